@@ -1,0 +1,44 @@
+# Every target sets up what it needs. `make demo` and `make test` are the way in.
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.ready
+DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack
+
+.PHONY: setup fmt check test test-fast demo lab-down bench soak clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml Makefile
+	./scripts/setup.sh "$(VENV)" $(DEBS)
+	touch $@
+
+fmt: setup
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+check: setup
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+test: setup
+	$(PY) -m pytest tests
+
+test-fast: setup
+	$(PY) -m pytest tests/unit tests/property
+
+demo: setup
+	$(VENV)/bin/lab demo --report report.json
+
+lab-down: setup
+	$(VENV)/bin/lab down
+
+bench: setup
+	$(VENV)/bin/lab bench --out bench/cutover.json
+
+soak: setup
+	TORTIE_SOAK=1 $(PY) -m pytest tests/property
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json

@@ -1,0 +1,79 @@
+"""The agent's own vocabulary: endpoints, roles, facts. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+
+from libtortie.model.ipam import IPAddress
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointId:
+    """Identity of a local endpoint: `<namespace>/<pod>/<endpoint>`."""
+
+    namespace: str
+    pod: str
+    endpoint: str = "eth0"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}/{self.endpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class VMRef:
+    """The VM an endpoint belongs to, as the CNI plugin verified it."""
+
+    namespace: str
+    vmi_name: str
+    vmi_uid: str
+    handle_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One attachment on this node, as policy and routes see it.
+
+    `orchestrator` and `workload` give its status file's name. `pod_uid` and `container_id` fence
+    it against other sandboxes of the same pod name. `migration_uid` is the label
+    `kubevirt.io/migrationJobUID` of its pod, which outlives the migration.
+    """
+
+    id: EndpointId
+    orchestrator: str
+    workload: str
+    interface: str
+    mac: str
+    addresses: tuple[IPAddress, ...]
+    container_id: str
+    pod_uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    profiles: tuple[str, ...] = ()
+    vm: VMRef | None = None
+    migration_uid: str = ""
+
+
+class Role(StrEnum):
+    """What a live migration makes of a local endpoint."""
+
+    NONE = "none"
+    SOURCE = "source"
+    TARGET = "target"
+
+
+class Proof(Enum):
+    """Where the API says the VMI that owns the endpoint's pod runs (matched by VMI UID)."""
+
+    UNKNOWN = auto()
+    HERE = auto()
+    ELSEWHERE = auto()
+
+
+class SignKind(StrEnum):
+    """How a VM made itself heard on its veth."""
+
+    RARP = "rarp"
+    GRATUITOUS_ARP = "garp"
+    NEIGHBOUR_ADVERTISEMENT = "na"
+    IP_FRAME = "ip"

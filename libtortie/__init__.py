@@ -1,0 +1,1 @@
+"""The floor everything stands on: model, datastore, Kubernetes client, kernel adapter."""

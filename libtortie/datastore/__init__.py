@@ -1,0 +1,1 @@
+"""The datastore port and its backends."""

@@ -1,0 +1,156 @@
+"""The datastore port: what every backend promises, checked by one contract suite.
+
+Values are immutable model objects; a backend encodes them to Calico's bytes. A *revision* is an
+opaque token of one stored value (etcd's ModRevision, Kubernetes' resourceVersion): it may be
+compared for equality and handed back, nothing else. Every method may raise `Unavailable`
+(no answer within the backend's deadline) and `Unauthorized`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from libtortie.model.ipam import Block, BlockAffinity, Handle, IPAMConfig
+from libtortie.model.keys import Key, Scope
+from libtortie.model.resources import Resource
+
+Value = Resource | Block | BlockAffinity | Handle | IPAMConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored value with the revision it was read at."""
+
+    key: Key
+    value: Value
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A consistent list; `revision` is where a watch that misses nothing starts.
+
+    `malformed` names stored values that could not be read: they are skipped, never fatal.
+    """
+
+    records: tuple[Record, ...]
+    revision: str
+    malformed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Store a value whose key must not exist yet."""
+
+    key: Key
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Replace the value that has exactly this revision."""
+
+    key: Key
+    value: Value
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the value that has exactly this revision."""
+
+    key: Key
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Require that a value read earlier is still at this revision (None: still absent)."""
+
+    key: Key
+    revision: str | None
+
+
+Op = Create | Update | Delete | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A watched value was created or replaced."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A watched value was deleted."""
+
+    key: Key
+
+
+Event = Put | Removed
+
+
+class Watch(Protocol):
+    """A stream of events in commit order. Iterating blocks; `close` ends it from any thread.
+
+    Iteration raises `Compacted` when history is gone and `Unavailable` when the stream broke:
+    in both cases list again. An ended stream never means that anything was deleted.
+    """
+
+    def __iter__(self) -> Iterator[Event]: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Datastore(Protocol):
+    """Compare-and-swap storage with atomic multi-key commits and watches."""
+
+    def get(self, key: Key) -> Record:
+        """One value. Raises `NotFound`, `Malformed`."""
+        ...
+
+    def list(self, scope: Scope) -> Listing:
+        """All values of a scope, in path order."""
+        ...
+
+    def create(self, key: Key, value: Value) -> Record:
+        """Store a new value. Raises `AlreadyExists`."""
+        ...
+
+    def update(self, key: Key, value: Value, revision: str) -> Record:
+        """Replace a value. Raises `Conflict`, or `NotFound` when it is gone."""
+        ...
+
+    def delete(self, key: Key, revision: str | None = None) -> None:
+        """Remove a value, only at `revision` when given. Raises `NotFound`, `Conflict`."""
+        ...
+
+    def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
+        """Apply all operations, or (where the store has transactions) none of them.
+
+        Returns a record for each Create and Update, None for Delete and Check. Raises
+        `Conflict` (also for a Create that met an existing key), or `PartialCommit` on a store
+        without transactions. Each key appears at most once.
+        """
+        ...
+
+    def watch(self, scope: Scope, revision: str) -> Watch:
+        """Events of a scope after `revision` (a `Listing.revision`)."""
+        ...
+
+    def close(self) -> None:
+        """Release connections; every open watch ends."""
+        ...

@@ -1,0 +1,1 @@
+"""The Kubernetes API: objects we read, and the client that reads them."""

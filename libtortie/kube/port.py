@@ -1,0 +1,96 @@
+"""The Kubernetes port: what callers may ask of an API server, and which errors they see.
+
+Every call has a deadline. HTTP 404 → `NotFound`, 409 → `Conflict` (on create `AlreadyExists`),
+401/403 → `Unauthorized` naming verb and resource, 410 → `Compacted`, 422 → `InvalidInput`,
+time-outs, refused connections and 5xx/429 → `Unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, Protocol, TypeVar
+
+from libtortie.kube.objects import KubeObject
+
+T = TypeVar("T", bound=KubeObject)
+
+
+class PatchType(StrEnum):
+    """Content types of PATCH."""
+
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[T]):
+    """A watched object was added or modified (or is in the initial list)."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Generic[T]):
+    """A watched object was deleted; `object` is its last known state."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Every object of the list that began this watch has been delivered.
+
+    Objects known before and not delivered since the stream (re)started are gone.
+    """
+
+
+class KubeReader(Protocol):
+    """Read access, typed by the object's class."""
+
+    def get(self, model: type[T], name: str, namespace: str = "") -> T:
+        """One object. Raises `NotFound`."""
+        ...
+
+    def list(
+        self,
+        model: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> tuple[tuple[T, ...], str]:
+        """Objects and the list's resourceVersion; an empty namespace means all."""
+        ...
+
+
+class KubeClient(KubeReader, Protocol):
+    """Read, watch and patch."""
+
+    def patch(
+        self,
+        model: type[T],
+        name: str,
+        namespace: str,
+        body: Mapping[str, Any] | list[Any],
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: str = "",
+    ) -> T:
+        """Patch an object (or its subresource) and return the result."""
+        ...
+
+    def watch(
+        self,
+        model: type[T],
+        namespace: str = "",
+        *,
+        resource_version: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Iterator[Applied[T] | Gone[T]]:
+        """Events after `resource_version`. Ends quietly when the server closes the stream;
+        raises `Compacted` on 410 and `Unavailable` when the connection breaks."""
+        ...

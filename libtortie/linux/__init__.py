@@ -1,0 +1,1 @@
+"""The kernel adapter: the only place that talks netlink or writes sysctls."""

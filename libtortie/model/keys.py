@@ -1,0 +1,202 @@
+"""What is stored where: typed keys and scopes, and Calico's etcd path of each.
+
+A *key* names one stored value, a *scope* a set of them (for list and watch). `path_of` and
+`parse_path` are the only owners of the path layout; the etcd, SQLite and memory backends store
+by path, the Kubernetes backend maps keys to object names instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from libtortie.errors import Malformed
+
+IPNetwork = IPv4Network | IPv6Network
+
+
+class Kind(StrEnum):
+    """Resources of projectcalico.org/v3 that we store."""
+
+    IP_POOL = "IPPool"
+    IP_RESERVATION = "IPReservation"
+    IPAM_CONFIGURATION = "IPAMConfiguration"
+    CLUSTER_INFORMATION = "ClusterInformation"
+    FELIX_CONFIGURATION = "FelixConfiguration"
+    BGP_CONFIGURATION = "BGPConfiguration"
+    BGP_PEER = "BGPPeer"
+    BGP_FILTER = "BGPFilter"
+    NODE = "Node"
+    PROFILE = "Profile"
+    TIER = "Tier"
+    HOST_ENDPOINT = "HostEndpoint"
+    GLOBAL_NETWORK_POLICY = "GlobalNetworkPolicy"
+    GLOBAL_NETWORK_SET = "GlobalNetworkSet"
+    WORKLOAD_ENDPOINT = "WorkloadEndpoint"
+    NETWORK_POLICY = "NetworkPolicy"
+    NETWORK_SET = "NetworkSet"
+
+    @property
+    def plural(self) -> str:
+        """Lower-case plural as in paths: `GlobalNetworkPolicy` → `globalnetworkpolicies`."""
+        lower = self.value.lower()
+        return lower[:-1] + "ies" if lower.endswith("policy") else lower + "s"
+
+    @property
+    def namespaced(self) -> bool:
+        """Whether the kind lives in a namespace."""
+        return self in _NAMESPACED
+
+
+_NAMESPACED = frozenset({Kind.WORKLOAD_ENDPOINT, Kind.NETWORK_POLICY, Kind.NETWORK_SET})
+_BY_PLURAL = {kind.plural: kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKey:
+    """A projectcalico.org/v3 resource; `namespace` is empty for cluster-scoped kinds."""
+
+    kind: Kind
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """An IPAM allocation block."""
+
+    cidr: IPNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityKey:
+    """A node's claim on a block; `type` is `host` or `virtual`."""
+
+    node: str
+    cidr: IPNetwork
+    type: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class HandleKey:
+    """An IPAM handle, by its id (case kept)."""
+
+    handle_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class IPAMConfigKey:
+    """The one IPAM configuration that allocation reads."""
+
+
+Key = ResourceKey | BlockKey | AffinityKey | HandleKey | IPAMConfigKey
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """All resources of a kind, or those of one namespace."""
+
+    kind: Kind
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """All blocks of a family (4 or 6)."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Affinities:
+    """Block affinities of type `host`: all of them, or one node's of both families."""
+
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Handles:
+    """All handles."""
+
+
+Scope = Resources | Blocks | Affinities | Handles | IPAMConfigKey
+
+_V3 = "/calico/resources/v3/projectcalico.org"
+_IPAM = "/calico/ipam/v2"
+
+
+def path_of(key: Key) -> str:
+    """Calico's etcd key of a stored value."""
+    match key:
+        case ResourceKey(kind, name, namespace):
+            where = f"{namespace}/{name}" if kind.namespaced else name
+            return f"{_V3}/{kind.plural}/{where}"
+        case BlockKey(cidr):
+            return f"{_IPAM}/assignment/ipv{cidr.version}/block/{_dashed(cidr)}"
+        case AffinityKey(node, cidr, kind_of_affinity):
+            return f"{_IPAM}/{kind_of_affinity}/{node}/ipv{cidr.version}/block/{_dashed(cidr)}"
+        case HandleKey(handle_id):
+            return f"{_IPAM}/handle/{handle_id}"
+        case IPAMConfigKey():
+            return f"{_IPAM}/config"
+
+
+def scope_path(scope: Scope) -> str:
+    """The path prefix under which every key of a scope lies (or the one key's own path)."""
+    match scope:
+        case Resources(kind, namespace):
+            return f"{_V3}/{kind.plural}/" + (f"{namespace}/" if namespace else "")
+        case Blocks(version):
+            return f"{_IPAM}/assignment/ipv{version}/block/"
+        case Affinities(node):
+            return f"{_IPAM}/host/" + (f"{node}/" if node else "")
+        case Handles():
+            return f"{_IPAM}/handle/"
+        case IPAMConfigKey():
+            return path_of(scope)
+
+
+def parse_path(path: str) -> Key:
+    """The key stored at a path. Raises `Malformed` for a path that is none of ours."""
+    try:
+        if path.startswith(_V3 + "/"):
+            return _parse_resource(path[len(_V3) + 1 :].split("/"))
+        if path.startswith(_IPAM + "/"):
+            return _parse_ipam(path[len(_IPAM) + 1 :])
+    except (ValueError, KeyError) as error:
+        raise Malformed(f"stored path {path!r} is not one of Calico's: {error}") from error
+    raise Malformed(f"stored path {path!r} is not one of Calico's")
+
+
+def _parse_resource(parts: list[str]) -> ResourceKey:
+    kind = _BY_PLURAL[parts[0]]
+    if kind.namespaced:
+        _, namespace, name = parts
+        return ResourceKey(kind, name, namespace)
+    _, name = parts
+    return ResourceKey(kind, name)
+
+
+def _parse_ipam(rest: str) -> Key:
+    if rest == "config":
+        return IPAMConfigKey()
+    if rest.startswith("handle/"):
+        return HandleKey(rest.removeprefix("handle/"))
+    parts = rest.split("/")
+    if parts[0] == "assignment":
+        _, _, _, dashed = parts
+        return BlockKey(_undashed(dashed))
+    affinity_type, node, _, _, dashed = parts
+    if affinity_type not in ("host", "virtual"):
+        raise ValueError(f"unknown affinity type {affinity_type!r}")
+    return AffinityKey(node, _undashed(dashed), affinity_type)
+
+
+def _dashed(cidr: IPNetwork) -> str:
+    return f"{cidr.network_address}-{cidr.prefixlen}"
+
+
+def _undashed(text: str) -> IPNetwork:
+    address, _, prefixlen = text.rpartition("-")
+    return ip_network(f"{address}/{prefixlen}")

@@ -1,0 +1,96 @@
+"""Every name another program can see, each made by one function.
+
+Formats are Calico's, so that its tools recognise ours: host interface, WorkloadEndpoint,
+handle, status file, block and affinity names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from ipaddress import IPv4Network, IPv6Network
+from urllib.parse import quote
+
+DEFAULT_NETWORK = "k8s-pod-network"
+INTERFACE_PREFIX = "cali"
+HOST_SIDE_MAC = "ee:ee:ee:ee:ee:ee"
+"""Equal on all nodes, so that a migrated guest's gateway entry stays right."""
+
+HANDLE_MAX = 128
+KUBERNETES_NAME_MAX = 253
+
+ORCHESTRATOR_K8S = "k8s"
+ORCHESTRATOR_CNI = "cni"
+
+
+def host_ifname(namespace: str, pod: str) -> str:
+    """Host end of a Kubernetes pod's veth: `cali` + 11 hex digits of SHA-1(`<ns>.<pod>`)."""
+    digest = hashlib.sha1(f"{namespace}.{pod}".encode(), usedforsecurity=False).hexdigest()
+    return INTERFACE_PREFIX + digest[:11]
+
+
+def host_ifname_of_container(container_id: str) -> str:
+    """Host end of a veth for a caller that names no pod: `cali` + 11 characters of the id."""
+    return INTERFACE_PREFIX + container_id[:11]
+
+
+def wep_name(node: str, orchestrator: str, workload: str, endpoint: str) -> str:
+    """WorkloadEndpoint name: segments joined by `-`, each `-` inside a segment doubled."""
+    return "-".join(part.replace("-", "--") for part in (node, orchestrator, workload, endpoint))
+
+
+def container_handle(network: str, container_id: str) -> str:
+    """Handle of an ordinary pod: one sandbox, one handle."""
+    return f"{network or DEFAULT_NETWORK}.{container_id}"
+
+
+def vm_handle(network: str, namespace: str, vmi_name: str) -> str:
+    """Handle of a VM: the same for every pod that ever runs it.
+
+    A VMI has its VM's name. Over 128 characters the identity part becomes a SHA-256 digest:
+    lower-case hex, because the handle is also a Kubernetes object name.
+    """
+    prefix = f"{network or DEFAULT_NETWORK}.vmi."
+    identity = f"{namespace}.{vmi_name}"
+    if len(prefix) + len(identity) > HANDLE_MAX:
+        identity = hashlib.sha256(identity.encode()).hexdigest()
+    return prefix + identity
+
+
+def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:
+    """Name of an endpoint-status file, e.g. `k8s default%2Fweb-0 eth0`."""
+    return " ".join(quote(part, safe="$&+:=@~") for part in (orchestrator, workload, endpoint))
+
+
+def block_name(cidr: IPv4Network | IPv6Network) -> str:
+    """Kubernetes name of a block: every `.`, `:` and the `/` become `-`."""
+    return str(cidr).replace(".", "-").replace(":", "-").replace("/", "-")
+
+
+def affinity_name(node: str, cidr: IPv4Network | IPv6Network) -> str:
+    """Kubernetes name of a block affinity; 253 characters or more are cut and hashed to 252."""
+    block = block_name(cidr)
+    name = f"{node}-{block}"
+    if len(name) < KUBERNETES_NAME_MAX:
+        return name
+    digest = hashlib.sha256(f"{node}+{block}".encode()).hexdigest()[:11]
+    return f"{node[: 252 - len(block) - 13]}-{block}-{digest}"
+
+
+def derived_mac(handle_id: str) -> str:
+    """A stable, locally administered unicast MAC for a VM that names none.
+
+    A function of the handle alone, so that every node gives the VM the same address and
+    nothing has to be stored. The top byte is fixed (02) as for any locally administered
+    unicast address; 40 bits come from SHA-256.
+    """
+    digest = hashlib.sha256(handle_id.encode()).digest()[:5]
+    return ":".join(f"{byte:02x}" for byte in (0x02, *digest))
+
+
+ANNOTATION_POD_UID = "tortie.io/pod-uid"
+ANNOTATION_VMI_NAME = "tortie.io/vmi-name"
+ANNOTATION_VMI_UID = "tortie.io/vmi-uid"
+ANNOTATION_VM_UID = "tortie.io/vm-uid"
+ANNOTATION_HANDLE = "tortie.io/handle"
+ANNOTATION_MIGRATION_UID = "tortie.io/migration-uid"
+"""What the CNI plugin proved about an attachment, on its WorkloadEndpoint, for the agent."""

@@ -1,0 +1,23 @@
+"""Shared rules of the suite: what needs root says so, and as root nothing is skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+TOOLS = ("ip", "nft", "bird", "birdc", "nsenter", "unshare")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without root, tests marked `root` are skipped; as root a missing tool is a failure."""
+    if os.geteuid() == 0:
+        missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+        if missing and any(item.get_closest_marker("root") for item in items):
+            raise pytest.UsageError(f"missing system tools: {', '.join(missing)}; run `make setup`")
+        return
+    skip = pytest.mark.skip(reason="needs root")
+    for item in items:
+        if item.get_closest_marker("root"):
+            item.add_marker(skip)
