@@ -30,6 +30,7 @@ class Kind(StrEnum):
     NODE = "Node"
     PROFILE = "Profile"
     TIER = "Tier"
+    KUBE_CONTROLLERS_CONFIGURATION = "KubeControllersConfiguration"
     HOST_ENDPOINT = "HostEndpoint"
     GLOBAL_NETWORK_POLICY = "GlobalNetworkPolicy"
     GLOBAL_NETWORK_SET = "GlobalNetworkSet"
@@ -157,16 +158,28 @@ def scope_path(scope: Scope) -> str:
             return path_of(scope)
 
 
+def scope_bounds(scope: Scope) -> tuple[str, str]:
+    """The half-open range of paths, in byte order, that holds a scope and nothing else."""
+    path = scope_path(scope)
+    if path.endswith("/"):
+        return path, path[:-1] + chr(ord("/") + 1)
+    return path, path + "\0"
+
+
 def parse_path(path: str) -> Key:
-    """The key stored at a path. Raises `Malformed` for a path that is none of ours."""
+    """The key stored at a path. Raises `Malformed` for a path that `path_of` never makes."""
     try:
         if path.startswith(_V3 + "/"):
-            return _parse_resource(path[len(_V3) + 1 :].split("/"))
-        if path.startswith(_IPAM + "/"):
-            return _parse_ipam(path[len(_IPAM) + 1 :])
+            key: Key = _parse_resource(path[len(_V3) + 1 :].split("/"))
+        elif path.startswith(_IPAM + "/"):
+            key = _parse_ipam(path[len(_IPAM) + 1 :])
+        else:
+            raise ValueError("unknown root")
     except (ValueError, KeyError) as error:
         raise Malformed(f"stored path {path!r} is not one of Calico's: {error}") from error
-    raise Malformed(f"stored path {path!r} is not one of Calico's")
+    if path.endswith("/") or path_of(key) != path:
+        raise Malformed(f"stored path {path!r} is not one of Calico's: it would be {path_of(key)}")
+    return key
 
 
 def _parse_resource(parts: list[str]) -> ResourceKey:

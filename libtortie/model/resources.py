@@ -1,16 +1,24 @@
 """projectcalico.org/v3 resources as frozen pydantic models: the wire form, validated once.
 
-Unknown fields are kept and written back (`extra="allow"`), so a resource that a newer Calico
-wrote survives our rewrite. Omission follows Calico's Go tags: empty values are left out unless
-the field is named in `_always`.
+Unknown fields are kept and written back after the known ones (`extra="allow"`), so a resource
+that a newer Calico wrote survives our rewrite. Omission follows Calico's Go tags: empty values
+are left out unless the field is named in `_always`; a field whose default is None is Go's
+pointer, left out only when it is None, so that an explicit `false`, `0` or `[]` is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from libtortie.errors import Malformed
@@ -27,23 +35,34 @@ class Wire(BaseModel):
     )
     _always: ClassVar[frozenset[str]] = frozenset()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        """Go reads `null` as the zero value (`"creationTimestamp":null` of older writers)."""
+        if not isinstance(data, Mapping) or all(value is not None for value in data.values()):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
     def to_wire(self) -> dict[str, Any]:
         """The JSON object as Calico would write it: declared order, empties omitted."""
         out: dict[str, Any] = {}
         for name, field in type(self).model_fields.items():
             value = _plain(getattr(self, name))
-            if name in self._always or not _empty(value):
+            pointer = field.default is None
+            if name in self._always or not (value is None if pointer else _empty(value)):
                 out[field.alias or name] = value
         for name, value in (self.model_extra or {}).items():
-            out[name] = _plain(value)
+            out.setdefault(name, value)
         return out
 
 
 def _plain(value: Any) -> Any:
+    """A declared value; its mappings are Go maps, which are written in key order."""
     if isinstance(value, Wire):
         return value.to_wire()
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
@@ -53,15 +72,31 @@ def _empty(value: Any) -> bool:
     return value is None or value is False or value == 0 or value in ("", [], {})
 
 
+def _as_number(value: Any) -> Any:
+    """AS numbers are also read as `"64512"` and dotted `"1.10"` (RFC 5396 asdot)."""
+    if not isinstance(value, str):
+        return value
+    high, dot, low = value.partition(".")
+    if not dot:
+        return int(value)
+    if not (0 <= int(high) < 1 << 16 and 0 <= int(low) < 1 << 16):
+        raise ValueError(f"{value!r} is not an AS number")
+    return int(high) << 16 | int(low)
+
+
+ASNumber = Annotated[int, BeforeValidator(_as_number), Field(ge=0, lt=1 << 32)]
+
+
 class OwnerReference(Wire):
     """`metadata.ownerReferences[]`."""
 
+    _always: ClassVar[frozenset[str]] = frozenset({"api_version", "kind", "name", "uid"})
     api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
-    controller: bool = False
-    block_owner_deletion: bool = False
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class ObjectMeta(Wire):
@@ -71,7 +106,10 @@ class ObjectMeta(Wire):
     generate_name: str = ""
     namespace: str = ""
     uid: str = ""
+    generation: int = 0
     creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     owner_references: tuple[OwnerReference, ...] = ()
@@ -154,7 +192,7 @@ class EndpointPort(Wire):
         {"name", "protocol", "port", "host_port", "host_ip"}
     )
     name: str = ""
-    protocol: str = "TCP"
+    protocol: str | int = "TCP"
     port: int = 0
     host_port: int = 0
     host_ip: str = Field(default="", alias="hostIP")
@@ -187,9 +225,10 @@ class WorkloadEndpoint(Resource):
 class NodeBGP(Wire):
     """`Node.spec.bgp`; addresses keep their host bits (`172.31.0.11/24`)."""
 
-    as_number: int | None = Field(default=None, alias="asNumber")
+    as_number: ASNumber | None = Field(default=None, alias="asNumber")
     ipv4_address: str = Field(default="", alias="ipv4Address")
     ipv6_address: str = Field(default="", alias="ipv6Address")
+    ipv4_ipip_tunnel_addr: str = Field(default="", alias="ipv4IPIPTunnelAddr")
     route_reflector_cluster_id: str = Field(default="", alias="routeReflectorClusterID")
 
 
@@ -199,13 +238,24 @@ class NodeSpec(Wire):
     bgp: NodeBGP | None = None
 
 
+class NodeStatus(Wire):
+    """`Node.status`."""
+
+
 class Node(Resource):
     """A node as Calico sees it; `status` is always written."""
 
     _always: ClassVar[frozenset[str]] = Resource._always | {"status"}
     kind: Literal["Node"] = "Node"
     spec: NodeSpec = NodeSpec()
-    status: dict[str, Any] = Field(default_factory=dict)
+    status: NodeStatus = NodeStatus()
+
+
+class CIDRBlock(Wire):
+    """An entry of the advertised service ranges."""
+
+    _always: ClassVar[frozenset[str]] = frozenset({"cidr"})
+    cidr: str
 
 
 class BGPConfigurationSpec(Wire):
@@ -213,7 +263,13 @@ class BGPConfigurationSpec(Wire):
 
     log_severity_screen: str = ""
     node_to_node_mesh_enabled: bool | None = None
-    as_number: int | None = Field(default=None, alias="asNumber")
+    as_number: ASNumber | None = Field(default=None, alias="asNumber")
+    service_load_balancer_ips: tuple[CIDRBlock, ...] = Field(
+        default=(), alias="serviceLoadBalancerIPs"
+    )
+    service_external_ips: tuple[CIDRBlock, ...] = Field(default=(), alias="serviceExternalIPs")
+    service_cluster_ips: tuple[CIDRBlock, ...] = Field(default=(), alias="serviceClusterIPs")
+    service_load_balancer_aggregation: str = ""
     listen_port: int = 0
 
 
@@ -230,7 +286,7 @@ class BGPPeerSpec(Wire):
     node: str = ""
     node_selector: str = ""
     peer_ip: str = Field(default="", alias="peerIP")
-    as_number: int = Field(default=0, alias="asNumber")
+    as_number: ASNumber = Field(default=0, alias="asNumber")
 
 
 class BGPPeer(Resource):
@@ -241,8 +297,19 @@ class BGPPeer(Resource):
 
 
 class FelixConfigurationSpec(Wire):
-    """`FelixConfiguration.spec`, the fields this agent obeys."""
+    """`FelixConfiguration.spec`: what Calico's first boot stores, and what this agent obeys."""
 
+    _always: ClassVar[frozenset[str]] = frozenset({"bpf_log_level"})
+    log_severity_screen: str = ""
+    reporting_interval: str = ""
+    nftables_mode: str = ""
+    nftables_flow_table_offload: str = ""
+    bpf_log_level: str = ""
+    bpf_connect_time_load_balancing: str = ""
+    bpf_host_networked_nat_without_ctlb: str = Field(
+        default="", alias="bpfHostNetworkedNATWithoutCTLB"
+    )
+    floating_ips: str = Field(default="", alias="floatingIPs")
     ipv4_normal_route_priority: int = Field(default=0, alias="ipv4NormalRoutePriority")
     ipv4_elevated_route_priority: int = Field(default=0, alias="ipv4ElevatedRoutePriority")
     ipv6_normal_route_priority: int = Field(default=0, alias="ipv6NormalRoutePriority")
@@ -265,19 +332,32 @@ class ClusterInformationSpec(Wire):
     calico_version: str = ""
     datastore_ready: bool | None = None
 
-    def to_wire(self) -> dict[str, Any]:
-        """An explicit `datastoreReady: false` is written; an unset one is not."""
-        out = super().to_wire()
-        if self.datastore_ready is False:
-            out["datastoreReady"] = False
-        return out
-
 
 class ClusterInformation(Resource):
     """The cluster's identity and whether its datastore may be used; named `default`."""
 
     kind: Literal["ClusterInformation"] = "ClusterInformation"
     spec: ClusterInformationSpec = ClusterInformationSpec()
+
+
+class TierSpec(Wire):
+    """`Tier.spec`; an absent `order` sorts last."""
+
+    order: float | None = None
+    default_action: Literal["Deny", "Pass"] = "Deny"
+
+
+class TierStatus(Wire):
+    """`Tier.status`."""
+
+
+class Tier(Resource):
+    """A rank of policies; `status` is always written."""
+
+    _always: ClassVar[frozenset[str]] = Resource._always | {"status"}
+    kind: Literal["Tier"] = "Tier"
+    spec: TierSpec = TierSpec()
+    status: TierStatus = TierStatus()
 
 
 _MODELS: dict[Kind, type[Resource]] = {
@@ -289,12 +369,14 @@ _MODELS: dict[Kind, type[Resource]] = {
     Kind.BGP_PEER: BGPPeer,
     Kind.FELIX_CONFIGURATION: FelixConfiguration,
     Kind.CLUSTER_INFORMATION: ClusterInformation,
+    Kind.TIER: Tier,
 }
 
 
 def parse_resource(kind: Kind, data: Mapping[str, Any]) -> Resource:
     """The resource a JSON object describes. Raises `Malformed` naming kind, name and field."""
-    name = (data.get("metadata") or {}).get("name", "?")
+    metadata = data.get("metadata")
+    name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
     if data.get("kind") != kind:
         raise Malformed(f"{kind} {name!r}: kind is {data.get('kind')!r}")
     try:
