@@ -1,0 +1,98 @@
+"""Names and numbers of the lab, each made in one place.
+
+Everything the lab puts on a machine carries the prefix `tlab-` (network namespaces) or lies
+under its state directory, so that `lab down` can find all of it without having been told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
+
+PREFIX = "tlab-"
+NETNS_DIR = Path("/run/netns")
+DEFAULT_STATE_DIR = Path("/run/tortie-lab")
+
+CLUSTER_SUBNET = IPv4Network("172.31.0.0/24")
+EXT_SUBNET = IPv4Network("172.31.1.0/24")
+POOL = IPv4Network("10.65.0.0/16")
+BLOCK_SIZE = 26
+TOR_ADDRESS = IPv4Address("172.31.0.1")
+API_ADDRESS = IPv4Address("172.31.0.10")
+API_PORT = 6443
+EXT_ADDRESS = IPv4Address("172.31.1.2")
+CLUSTER_AS = 64512
+TOR_AS = 65000
+ECHO_PORT = 7
+MAX_NODES = 9
+METRIC_NORMAL = 1024
+METRIC_ELEVATED = 512
+
+TOR = "tor"
+EXT = "ext"
+API = "api"
+
+ANNOTATION_BLACKOUT = "lab.tortie.io/blackout-ms"
+ANNOTATION_GARP = "lab.tortie.io/garp"
+ANNOTATION_SILENT = "lab.tortie.io/silent"
+ANNOTATION_CUTOVER = "lab.tortie.io/cutover"
+
+
+@dataclass(frozen=True, slots=True)
+class LabNode:
+    """One node of the lab."""
+
+    name: str
+    address: IPv4Interface
+
+    @property
+    def netns(self) -> str:
+        """Its network namespace's name."""
+        return netns(self.name)
+
+
+def netns(part: str) -> str:
+    """Network namespace of a fixed part: `tor`, `ext`, `api` or a node's name."""
+    return PREFIX + part
+
+
+def netns_path(name: str) -> Path:
+    """Where `ip netns` keeps a namespace's handle."""
+    return NETNS_DIR / name
+
+
+def pod_netns(pod: str, uid: str) -> str:
+    """Namespace of a pod; the UID tells two pods of one name apart."""
+    return f"{PREFIX}pod-{pod}-{uid[:8]}"
+
+
+def guest_netns(vmi: str, uid: str) -> str:
+    """Namespace that stands for the guest's own kernel."""
+    return f"{PREFIX}vm-{vmi}-{uid[:8]}"
+
+
+def hypervisor_netns(vmi: str, uid: str) -> str:
+    """Namespace of the guest's switch: what QEMU's network backend is on a real node."""
+    return f"{PREFIX}hv-{vmi}-{uid[:8]}"
+
+
+def cable(pod_uid: str) -> str:
+    """Hypervisor end of the cable whose other end is `tap0` in a launcher pod."""
+    return f"c{pod_uid.replace('-', '')[:12]}"
+
+
+def lab_nodes(count: int) -> tuple[LabNode, ...]:
+    """`node1` … `nodeN` at .11 and up. Raises `ValueError` outside 1..9."""
+    if not 1 <= count <= MAX_NODES:
+        raise ValueError(f"a lab has 1 to {MAX_NODES} nodes, not {count}")
+    first = CLUSTER_SUBNET.network_address + 10
+    return tuple(
+        LabNode(f"node{n}", IPv4Interface(f"{first + n}/{CLUSTER_SUBNET.prefixlen}"))
+        for n in range(1, count + 1)
+    )
+
+
+def api_url() -> str:
+    """The API server as the cluster's processes reach it."""
+    return f"http://{API_ADDRESS}:{API_PORT}"

@@ -1,0 +1,228 @@
+"""What the kernels did and when: the guest's frames on a node, and every route to its address.
+
+One process holds a packet socket in the target's namespace and a route monitor in each namespace
+asked for, and prints one JSON object per event, times on CLOCK_MONOTONIC in ns. Frames carry the
+kernel's receive time; route messages are stamped when this process (SCHED_FIFO) has read them.
+
+The packet socket listens on all interfaces through a BPF filter on the guest's source MAC: such
+frames exist only on the host end of the guest's own veth, and the interface need not be there yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import selectors
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from ipaddress import IPv4Address
+
+from lab import clock, rtnl
+from lab.probes import SO_TIMESTAMPNS
+from libtortie.linux.netns import Netns
+
+PRIORITY = 28
+SO_ATTACH_FILTER = 26
+ETH_P_ALL = 3
+PACKET_OUTGOING = 4
+ETH_P_IP, ETH_P_IPV6, ETH_P_ARP, ETH_P_RARP = 0x0800, 0x86DD, 0x0806, 0x8035
+RT_TABLE_MAIN = 254
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSeen:
+    """The first frame of a kind from the guest on a node."""
+
+    t_ns: int
+    where: str
+    what: str
+    ifname: str
+    kind: str = "frame"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSeen:
+    """A /32 of the guest changed in some namespace's main table."""
+
+    t_ns: int
+    where: str
+    added: bool
+    metric: int
+    gateway: str
+    ifname: str
+    proto: int
+    kind: str = "route"
+
+
+Seen = FrameSeen | RouteSeen
+
+
+def classify(frame: bytes, address: IPv4Address) -> str:
+    """`rarp`, `garp`, `arp`, `ip` or `other` (IPv6 and the rest) for a frame of the guest."""
+    ethertype = int.from_bytes(frame[12:14], "big")
+    if ethertype == ETH_P_RARP:
+        return "rarp"
+    if ethertype == ETH_P_ARP:
+        gratuitous = frame[28:32] == frame[38:42] == address.packed
+        return "garp" if gratuitous else "arp"
+    if ethertype == ETH_P_IP and frame[26:30] == address.packed:
+        return "ip"
+    return "other"
+
+
+def mac_filter(mac: str) -> bytes:
+    """Classic BPF: pass frames whose source MAC is this one, and nothing else."""
+    raw = bytes.fromhex(mac.replace(":", ""))
+    high, low = int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big")
+    load_word, load_half, jump_equal, ret = 0x20, 0x28, 0x15, 0x06
+    program = (
+        (load_word, 0, 0, 6),
+        (jump_equal, 0, 3, high),
+        (load_half, 0, 0, 10),
+        (jump_equal, 0, 1, low),
+        (ret, 0, 0, 0x40000),
+        (ret, 0, 0, 0),
+    )
+    return b"".join(struct.pack("=HBBI", *step) for step in program)
+
+
+def open_sniffer(netns: str, mac: str) -> socket.socket:
+    """A packet socket in a namespace that hears only the guest."""
+
+    def work() -> socket.socket:
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        program = mac_filter(mac)
+        buffer = ctypes.create_string_buffer(program, len(program))
+        head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+        sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, head)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        sock.bind(("", ETH_P_ALL))
+        return sock
+
+    return Netns().call(netns, work)
+
+
+class Sniffer:
+    """Reports the first frame of each kind, and stops at the first IP frame."""
+
+    def __init__(self, sock: socket.socket, where: str, address: IPv4Address, offset: int) -> None:
+        self.sock = sock
+        self._where = where
+        self._address = address
+        self._offset = offset
+        self._known: set[str] = set()
+
+    def read(self) -> list[Seen]:
+        """Everything new. After the first IP frame the rest of the traffic is of no interest."""
+        out: list[Seen] = []
+        while True:
+            try:
+                frame, control, _, sender = self.sock.recvmsg(128, 64)
+            except BlockingIOError:
+                return out
+            ifname, kind = sender[0], sender[2]
+            what = classify(frame, self._address)
+            if kind == PACKET_OUTGOING or what in self._known:
+                continue
+            self._known.add(what)
+            out.append(FrameSeen(self._stamp(control), self._where, what, ifname))
+            if what == "ip":
+                self.sock.close()
+                return out
+
+    def _stamp(self, control: list[tuple[int, int, bytes]]) -> int:
+        for level, kind, data in control:
+            if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+                seconds, rest = struct.unpack_from("=qq", data)
+                return int(seconds) * clock.NS_PER_S + int(rest) - self._offset
+        return clock.monotonic()
+
+
+class Monitor:
+    """Reports changes of one /32 in one namespace."""
+
+    def __init__(self, netns: str, where: str, address: IPv4Address) -> None:
+        self._netns = netns
+        self._where = where
+        self._dst = str(address)
+        self.sock = Netns().call(netns, rtnl.route_monitor)
+        self._names: dict[int, str] = {}
+
+    def read(self) -> list[Seen]:
+        """Everything new, at the time of reading."""
+        out: list[Seen] = []
+        while True:
+            try:
+                data = self.sock.recv(65536)
+            except BlockingIOError:
+                return out
+            now = clock.monotonic()
+            for change in rtnl.parse_route_changes(data):
+                ours = (change.dst, change.prefixlen, change.table)
+                if ours == (self._dst, 32, RT_TABLE_MAIN):
+                    out.append(self._seen(change, now))
+
+    def _seen(self, change: rtnl.RouteChange, now: int) -> RouteSeen:
+        return RouteSeen(
+            now,
+            self._where,
+            change.added,
+            change.metric,
+            change.gateway,
+            "" if change.gateway else self._name(change.ifindex),
+            change.proto,
+        )
+
+    def _name(self, ifindex: int) -> str:
+        """Name of a link, asked only for on-link routes and remembered: it may go at any time."""
+        if ifindex not in self._names:
+            try:
+                name = Netns().call(self._netns, lambda: socket.if_indextoname(ifindex))
+            except OSError:
+                name = f"#{ifindex}"
+            self._names[ifindex] = name
+        return self._names[ifindex]
+
+
+def watch(sniffer: Sniffer, monitors: list[Monitor], tell: Callable[[Seen], None]) -> None:
+    """Report until stdin ends."""
+    loop = selectors.DefaultSelector()
+    loop.register(sys.stdin, selectors.EVENT_READ)
+    loop.register(sniffer.sock, selectors.EVENT_READ, sniffer)
+    for monitor in monitors:
+        loop.register(monitor.sock, selectors.EVENT_READ, monitor)
+    while True:
+        for key, _ in loop.select():
+            if key.data is None:
+                return
+            for event in key.data.read():
+                tell(event)
+            if key.data is sniffer and sniffer.sock.fileno() < 0:
+                loop.unregister(key.fileobj)
+
+
+def main() -> None:
+    """`python -m lab.observers --address IP --mac MAC --frames NAME=NETNS --routes …`."""
+    parser = argparse.ArgumentParser(description="watch a guest's frames and routes")
+    parser.add_argument("--address", required=True, type=IPv4Address)
+    parser.add_argument("--mac", required=True)
+    parser.add_argument("--frames", required=True)
+    parser.add_argument("--routes", action="append", required=True)
+    args = parser.parse_args()
+    where, path = args.frames.split("=", 1)
+    sniffer = Sniffer(open_sniffer(path, args.mac), where, args.address, clock.realtime_offset())
+    monitors = [
+        Monitor(netns, name, args.address)
+        for name, netns in (place.split("=", 1) for place in args.routes)
+    ]
+    clock.be_punctual(PRIORITY)
+    print(json.dumps({"ready": True}), flush=True)
+    watch(sniffer, monitors, lambda event: print(json.dumps(asdict(event)), flush=True))
+
+
+if __name__ == "__main__":
+    main()

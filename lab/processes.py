@@ -1,0 +1,156 @@
+"""The lab's processes: started inside its namespaces, found again without having been told.
+
+A process is the lab's if its network namespace is one of `tlab-*`, or if the lab recorded its pid
+*and* start time (a pid alone may meanwhile be somebody else's). Nothing else is ever signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import names
+from lab.tools import LabError
+
+PROC = Path("/proc")
+KILL_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A process the lab started. `start_time` is in clock ticks since boot."""
+
+    pid: int
+    start_time: int
+    name: str
+
+
+def start_time(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot; None when there is none."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The command in brackets may hold anything; the fields after it are fixed (proc(5)).
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+class Ledger:
+    """The file that names every process started, one per line: pid, start time, name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, pid: int, name: str) -> None:
+        """Record a process that was just started."""
+        began = start_time(pid)
+        if began is not None:
+            with self._path.open("a") as file:
+                file.write(f"{pid} {began} {name}\n")
+
+    def alive(self) -> tuple[Recorded, ...]:
+        """Recorded processes that still are what they were."""
+        try:
+            lines = self._path.read_text().splitlines()
+        except FileNotFoundError:
+            return ()
+        return tuple(one for one in map(parse_record, lines) if one and is_same(one))
+
+
+def parse_record(line: str) -> Recorded | None:
+    """A line of the ledger; None for one that was cut short by a kill."""
+    parts = line.split(" ", 2)
+    if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
+        return None
+    return Recorded(int(parts[0]), int(parts[1]), parts[2])
+
+
+def is_same(record: Recorded) -> bool:
+    """Whether the pid still belongs to the process that was recorded."""
+    return start_time(record.pid) == record.start_time
+
+
+def spawn(
+    ledger: Ledger,
+    name: str,
+    argv: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a background process in its own session, output to a log file, and record it."""
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            cwd="/",
+            env=None if env is None else dict(env),
+        )
+    ledger.add(child.pid, name)
+    return child
+
+
+def in_namespaces(inodes: frozenset[int]) -> tuple[int, ...]:
+    """Processes (not this one, no zombies) whose network namespace is one of these."""
+    own = os.getpid()
+    found = []
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit() or int(entry.name) == own:
+            continue
+        with suppress(OSError):
+            if (entry / "ns" / "net").stat().st_ino in inodes:
+                found.append(int(entry.name))
+    return tuple(found)
+
+
+def lab_namespaces() -> tuple[str, ...]:
+    """Names of all `tlab-*` namespaces on this machine."""
+    if not names.NETNS_DIR.is_dir():
+        return ()
+    return tuple(
+        sorted(p.name for p in names.NETNS_DIR.iterdir() if p.name.startswith(names.PREFIX))
+    )
+
+
+def namespace_inodes(namespaces: Iterable[str]) -> frozenset[int]:
+    """Identities of namespaces; a handle that holds none (a failed `ip netns add`) is skipped."""
+    host = Path("/proc/self/ns/net").stat().st_ino
+    inodes = set()
+    for name in namespaces:
+        with suppress(OSError):
+            inodes.add(names.netns_path(name).stat().st_ino)
+    return frozenset(inodes - {host})
+
+
+def kill_all(ledger: Ledger) -> tuple[int, ...]:
+    """SIGKILL every process of the lab until none is left; returns those killed.
+
+    Again and again, because a process may have been starting another one. Raises `LabError`
+    when some outlive the deadline.
+    """
+    killed: set[int] = set()
+    deadline = time.monotonic() + KILL_DEADLINE_S
+    own = os.getpid()
+    while True:
+        # Namespaces are listed anew each round: a daemon may have made one more while dying.
+        found = set(in_namespaces(namespace_inodes(lab_namespaces())))
+        found |= {one.pid for one in ledger.alive() if one.pid != own}
+        if not found:
+            return tuple(sorted(killed))
+        if time.monotonic() > deadline:
+            raise LabError(f"processes {sorted(found)} do not die")
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+        time.sleep(0.02)

@@ -1,0 +1,75 @@
+"""`lab down`: nothing of the lab is left, whatever killed what before.
+
+Processes first (nothing may make new things while they are removed), then namespaces, mounts,
+directories. Each step works from what the machine shows, not only from what was recorded, and may
+be repeated. Only `tlab-*` namespaces, processes in them or in the ledger, mounts under the state
+directory and directories that `lab up` made are touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.processes import kill_all, lab_namespaces
+from lab.state import StateDir
+from lab.tools import LabError, run
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What `lab down` found and removed."""
+
+    processes: int
+    namespaces: int
+
+
+def tear_down(state: StateDir) -> Removed:
+    """Remove everything of the lab. Raises `LabError` naming what resists."""
+    made_dirs = _made_dirs(state)
+    killed = kill_all(state.ledger)
+    namespaces = lab_namespaces()
+    for name in namespaces:
+        run(["ip", "netns", "del", name])
+    for mount in reversed(mounts_under(state.root)):
+        run(["umount", "-l", mount])
+    if state.root.exists():
+        shutil.rmtree(state.root)
+    for path in reversed(made_dirs):
+        with suppress(OSError):
+            Path(path).rmdir()
+    left = leftovers(state)
+    if left:
+        raise LabError(f"still there after lab down: {', '.join(left)}")
+    return Removed(len(killed), len(namespaces))
+
+
+def leftovers(state: StateDir) -> tuple[str, ...]:
+    """Everything of a lab that is on this machine, in words; empty after a clean `lab down`."""
+    found = [f"namespace {name}" for name in lab_namespaces()]
+    found += [f"mount {mount}" for mount in mounts_under(state.root)]
+    found += [f"process {one.pid} ({one.name})" for one in state.ledger.alive()]
+    if state.root.exists():
+        found.append(f"directory {state.root}")
+    return tuple(found)
+
+
+def mounts_under(root: Path) -> tuple[str, ...]:
+    """Mount points at or below a directory, in the order they were made."""
+    text = Path("/proc/self/mounts").read_text()
+    return tuple(parse_mounts(text, root))
+
+
+def parse_mounts(text: str, root: Path) -> list[str]:
+    """Mount points at or below `root` in the text of /proc/self/mounts (spaces are `\\040`)."""
+    points = [line.split(" ")[1].replace("\\040", " ") for line in text.splitlines() if line]
+    return [point for point in points if point == str(root) or point.startswith(f"{root}/")]
+
+
+def _made_dirs(state: StateDir) -> tuple[str, ...]:
+    try:
+        return state.read().made_dirs
+    except LabError:
+        return ()
