@@ -2,19 +2,30 @@
 
 Every call has a deadline. HTTP 404 → `NotFound`, 409 → `Conflict` (on create `AlreadyExists`),
 401/403 → `Unauthorized` naming verb and resource, 410 → `Compacted`, 422 → `InvalidInput`,
-time-outs, refused connections and 5xx/429 → `Unavailable`.
+time-outs, refused connections and 5xx/429 → `Unavailable`; of these, the ones that say "less load,
+please" (429, 503, 504, a connection that was accepted and never answered) → `Overloaded`.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
+from libtortie.errors import Unavailable
 from libtortie.kube.objects import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
+
+
+class Overloaded(Unavailable):
+    """The server is there but cannot keep up: wait at least `retry_after` seconds, and longer."""
+
+    def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class PatchType(StrEnum):
@@ -37,6 +48,13 @@ class Gone(Generic[T]):
     """A watched object was deleted; `object` is its last known state."""
 
     object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """Nothing else happened up to `resource_version`: where a later watch may resume."""
+
+    resource_version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +108,9 @@ class KubeClient(KubeReader, Protocol):
         resource_version: str = "",
         label_selector: str = "",
         field_selector: str = "",
-    ) -> Iterator[Applied[T] | Gone[T]]:
-        """Events after `resource_version`. Ends quietly when the server closes the stream;
-        raises `Compacted` on 410 and `Unavailable` when the connection breaks."""
+        stop: threading.Event | None = None,
+    ) -> Iterator[Applied[T] | Gone[T] | Bookmark]:
+        """Events after `resource_version`. Ends quietly when the server closes the stream, or
+        soon after another thread sets `stop`; raises `Compacted` on 410 and `Unavailable` when
+        the connection breaks."""
         ...

@@ -1,0 +1,278 @@
+"""Where the API server is and how we prove who we are: kubeconfig, in-cluster, direct.
+
+Promises: what is given is either honoured or refused by name (exec plugins, basic auth, proxies,
+impersonation); relative paths are relative to the kubeconfig; secrets never appear in `repr`
+or in an error. Files are named here and read by `credentials`, so that rotation is seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from libtortie.errors import InvalidInput
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_USER_REFUSED = {
+    "exec": "exec credential plugins",
+    "auth-provider": "auth-provider plugins",
+    "username": "basic authentication",
+    "password": "basic authentication",
+    "as": "impersonation",
+    "as-uid": "impersonation",
+    "as-groups": "impersonation",
+    "as-user-extra": "impersonation",
+}
+_CLUSTER_REFUSED = {"proxy-url": "proxies"}
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """PEM bytes given inline, or the file that holds them."""
+
+    data: bytes = field(default=b"", repr=False)
+    path: Path | None = None
+
+    def read(self) -> bytes:
+        """The bytes. Raises `InvalidInput` when the file cannot be read."""
+        return self.data if self.path is None else read_file(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The kubeconfig (and the context asked for; empty: its current one) a config came from."""
+
+    path: Path
+    context: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeConfig:
+    """One server and one identity."""
+
+    server: str
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    ca: Material | None = None
+    client_cert: Material | None = None
+    client_key: Material | None = field(default=None, repr=False)
+    insecure: bool = False
+    tls_server_name: str = ""
+    namespace: str = ""
+    origin: Origin | None = None
+
+    def files(self) -> tuple[Path, ...]:
+        """Every file whose change means: read again."""
+        materials = (self.ca, self.client_cert, self.client_key)
+        paths = [m.path for m in materials if m is not None and m.path is not None]
+        if self.token_file is not None:
+            paths.append(self.token_file)
+        if self.origin is not None:
+            paths.append(self.origin.path)
+        return tuple(paths)
+
+
+def direct(server: str, token: str = "") -> KubeConfig:
+    """A server by URL, with a bearer token or none. Raises `InvalidInput`."""
+    return KubeConfig(server=_server(server, "server"), token=_token(token, "token"))
+
+
+def in_cluster(
+    environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT
+) -> KubeConfig:
+    """The service account of the pod we run in. Raises `InvalidInput` outside of a pod."""
+    host = environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise InvalidInput(
+            "not in a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
+        )
+    token_file = directory / "token"
+    if not read_file(token_file).strip():
+        raise InvalidInput(f"{token_file} is empty")
+    namespace = directory / "namespace"
+    bracketed = f"[{host}]" if ":" in host else host
+    return KubeConfig(
+        server=_server(f"https://{bracketed}:{port}", "KUBERNETES_SERVICE_HOST"),
+        token_file=token_file,
+        ca=Material(path=directory / "ca.crt"),
+        namespace=namespace.read_text().strip() if namespace.exists() else "",
+    )
+
+
+def load_kubeconfig(path: Path | str, context: str = "") -> KubeConfig:
+    """Read one context of a kubeconfig (default: its current one). Raises `InvalidInput`."""
+    path = Path(path)
+    document = _parse(path)
+    name = context or _text(document, "current-context", str(path))
+    contexts = _named(document, "contexts", "context", path)
+    if not name:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise InvalidInput(f"{path}: no current-context; its contexts are: {known}")
+    chosen = _pick(contexts, name, "context", path)
+    where = f"{path}: context {name!r}"
+    cluster_name = _text(chosen, "cluster", where)
+    cluster = _pick(_named(document, "clusters", "cluster", path), cluster_name, "cluster", path)
+    user_name = _text(chosen, "user", where)
+    users = _named(document, "users", "user", path)
+    user = _pick(users, user_name, "user", path) if user_name else {}
+    config = _cluster(cluster, f"{path}: cluster {cluster_name!r}", path.parent)
+    config = _identity(config, user, f"{path}: user {user_name!r}", path.parent)
+    return replace(
+        config, namespace=_text(chosen, "namespace", where), origin=Origin(path, context)
+    )
+
+
+def reread(config: KubeConfig) -> KubeConfig:
+    """The same choice from the same kubeconfig as it is now; other kinds are unchanged."""
+    if config.origin is None:
+        return config
+    return load_kubeconfig(config.origin.path, config.origin.context)
+
+
+def read_file(path: Path) -> bytes:
+    """A credential file's bytes. Raises `InvalidInput` naming it."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def _parse(path: Path) -> Mapping[str, Any]:
+    """YAML to a mapping. The parser's own message may quote secrets: only its place is told."""
+    place = ""
+    try:
+        document = yaml.safe_load(read_file(path))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}" if mark is not None else ""
+        document = None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidInput(f"{path} is not a kubeconfig (YAML mapping){place}")
+    kind = document.get("kind", "Config")
+    if kind != "Config":
+        raise InvalidInput(f"{path}: kind is {kind!r}, not 'Config'")
+    return document
+
+
+def _named(
+    document: Mapping[str, Any], plural: str, singular: str, path: Path
+) -> dict[str, Mapping[str, Any]]:
+    """`contexts`, `clusters` or `users`: name to body; the first of a name wins, as kubectl's."""
+    found: dict[str, Mapping[str, Any]] = {}
+    entries = document.get(plural) or []
+    if not isinstance(entries, list):
+        raise InvalidInput(f"{path}: {plural} is not a list")
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise InvalidInput(f"{path}: an entry of {plural} has no name")
+        body = entry.get(singular) or {}
+        if not isinstance(body, dict):
+            raise InvalidInput(f"{path}: {singular} {entry['name']!r} is not a mapping")
+        found.setdefault(entry["name"], body)
+    return found
+
+
+def _pick(
+    found: Mapping[str, Mapping[str, Any]], name: str, what: str, path: Path
+) -> Mapping[str, Any]:
+    """One entry by name. Raises `InvalidInput` naming those there are."""
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise InvalidInput(f"{path}: no {what} {name!r}; there are: {known}")
+    return found[name]
+
+
+def _cluster(body: Mapping[str, Any], where: str, base: Path) -> KubeConfig:
+    """Server and trust."""
+    _refuse(body, _CLUSTER_REFUSED, where)
+    insecure = body.get("insecure-skip-tls-verify", False)
+    if not isinstance(insecure, bool):
+        raise InvalidInput(f"{where}: insecure-skip-tls-verify is not true or false")
+    ca = _material(body, "certificate-authority", where, base)
+    if insecure and ca is not None:
+        raise InvalidInput(f"{where}: a certificate authority and insecure-skip-tls-verify")
+    return KubeConfig(
+        server=_server(_text(body, "server", where), where),
+        ca=ca,
+        insecure=insecure,
+        tls_server_name=_text(body, "tls-server-name", where),
+    )
+
+
+def _identity(config: KubeConfig, body: Mapping[str, Any], where: str, base: Path) -> KubeConfig:
+    """Token (a file beats an inline one, as in kubectl) and client certificate."""
+    _refuse(body, _USER_REFUSED, where)
+    cert = _material(body, "client-certificate", where, base)
+    key = _material(body, "client-key", where, base)
+    if (cert is None) != (key is None):
+        raise InvalidInput(f"{where}: a client certificate needs a client key, and the reverse")
+    token_file = _text(body, "tokenFile", where)
+    return replace(
+        config,
+        token="" if token_file else _token(_text(body, "token", where), where),
+        token_file=base / token_file if token_file else None,
+        client_cert=cert,
+        client_key=key,
+    )
+
+
+def _refuse(body: Mapping[str, Any], refused: Mapping[str, str], where: str) -> None:
+    """Name what we would otherwise silently ignore."""
+    for key, what in refused.items():
+        if body.get(key):
+            raise InvalidInput(f"{where}: {what} ({key}) are not supported")
+
+
+def _material(body: Mapping[str, Any], key: str, where: str, base: Path) -> Material | None:
+    """`<key>-data` (base64) or `<key>` (file); inline wins, as in kubectl."""
+    inline = _text(body, f"{key}-data", where)
+    if inline:
+        try:
+            return Material(data=base64.b64decode(inline, validate=True))
+        except (binascii.Error, ValueError) as error:
+            raise InvalidInput(f"{where}: {key}-data is not base64") from error
+    name = _text(body, key, where)
+    return Material(path=base / name) if name else None
+
+
+def _text(body: Mapping[str, Any], key: str, where: str) -> str:
+    """A string field, empty when absent. Its value is never part of the error."""
+    value = body.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{where}: {key} is not a string")
+    return value
+
+
+def _token(value: str, where: str) -> str:
+    """A bearer token that fits in a header line."""
+    token = value.strip()
+    if any(not "!" <= character <= "~" for character in token):
+        raise InvalidInput(f"{where}: the token holds a character that no header can carry")
+    return token
+
+
+def _server(url: str, where: str) -> str:
+    """`http(s)://host[:port][/prefix]` without a trailing slash."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{where}: {url!r} is not a URL") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InvalidInput(f"{where}: server {url!r} is not http(s)://host[:port]")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise InvalidInput(f"{where}: the server URL may hold a host, a port and a path only")
+    return url.rstrip("/")

@@ -1,0 +1,172 @@
+"""What a `KubeConfig` says right now: the token and the TLS context, and when to read again.
+
+A kubelet rotates tokens by swapping a symlink, an installer by renaming a file over another: both
+change the inode or the modification time, so one `stat` per file and call tells. A file that is
+half written or briefly gone keeps the last good credentials. Private keys given inline reach
+OpenSSL (which wants a path) through an anonymous memory file, never through the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from libtortie.errors import InvalidInput
+from libtortie.kube.config import KubeConfig, Material, read_file, reread
+
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Credentials as read at one moment."""
+
+    config: KubeConfig
+    signature: Signature
+    token: str = field(repr=False)
+    tls_bytes: tuple[bytes, ...] = field(repr=False)
+    tls: ssl.SSLContext | None
+
+    def same_secrets(self, other: Credentials) -> bool:
+        """Whether trying again with `other` would send the very same proof."""
+        return self.token == other.token and self.same_transport(other)
+
+    def same_transport(self, other: Credentials) -> bool:
+        """Whether connections made with one serve the other."""
+        return (
+            self.tls_bytes == other.tls_bytes
+            and self.config.server == other.config.server
+            and self.config.insecure == other.config.insecure
+            and self.config.tls_server_name == other.config.tls_server_name
+        )
+
+
+def signature(config: KubeConfig) -> Signature:
+    """Identity of every file behind a config: device-free inode, size, change of content."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in config.files():
+        try:
+            status = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def load(config: KubeConfig) -> Credentials:
+    """Read everything. Raises `InvalidInput` naming the file that is missing or malformed."""
+    config = reread(config)
+    seen = signature(config)  # before the reads: a change between the two is read again
+    token = config.token
+    if config.token_file is not None:
+        token = _token_of(config.token_file)
+    materials = [config.ca, config.client_cert, config.client_key]
+    tls_bytes = tuple(b"" if item is None else item.read() for item in materials)
+    tls = _context(config) if config.server.startswith("https:") else None
+    return Credentials(config, seen, token, tls_bytes, tls)
+
+
+def describe(credentials: Credentials, wall: Callable[[], float] = time.time) -> str:
+    """What was presented, for the text of a 401: file, age, expiry; never the token."""
+    config = credentials.config
+    parts: list[str] = []
+    source = config.token_file or (config.origin.path if config.origin else None)
+    if credentials.token:
+        parts.append(f"token of {source}" if source else "token")
+        if source is not None:
+            parts.extend(_age(source, wall()))
+        parts.extend(_expiry(credentials.token, wall()))
+    if config.client_cert is not None:
+        where = config.client_cert.path or source
+        parts.append(f"client certificate of {where}")
+    return ", ".join(parts) or "no credentials"
+
+
+def _token_of(path: Path) -> str:
+    """A token file's content. Raises `InvalidInput` when it is empty or not a token."""
+    token = read_file(path).decode("ascii", "replace").strip()
+    if not token:
+        raise InvalidInput(f"token file {path} is empty")
+    if any(not "!" <= character <= "~" for character in token):
+        raise InvalidInput(f"token file {path} does not hold a bearer token")
+    return token
+
+
+def _context(config: KubeConfig) -> ssl.SSLContext:
+    """TLS as the config says: its CA alone when it names one, else the system's trust."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if config.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif config.ca is not None:
+        _load_ca(context, config.ca)
+    else:
+        context.load_default_certs()
+    if config.client_cert is not None and config.client_key is not None:
+        _load_pair(context, config.client_cert, config.client_key)
+    return context
+
+
+def _load_ca(context: ssl.SSLContext, ca: Material) -> None:
+    """Trust the PEM certificates of `ca` and nothing else."""
+    where = ca.path or "certificate-authority-data"
+    try:
+        context.load_verify_locations(cadata=ca.read().decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidInput(f"{where}: no usable PEM certificates") from error
+
+
+def _load_pair(context: ssl.SSLContext, cert: Material, key: Material) -> None:
+    """Present a client certificate. Raises `InvalidInput` when certificate and key do not fit."""
+    where = cert.path or "client-certificate-data"
+    descriptor = os.memfd_create("tortie-client-pair", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, cert.read() + b"\n" + key.read())
+        # The empty password keeps OpenSSL from asking a terminal for an encrypted key's.
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
+    except (ssl.SSLError, ValueError, OSError) as error:
+        raise InvalidInput(f"{where}: not a matching pair of PEM certificate and key") from error
+    finally:
+        os.close(descriptor)
+
+
+def _age(path: Path, now: float) -> list[str]:
+    """How long ago a file was written."""
+    try:
+        written = path.stat().st_mtime
+    except OSError:
+        return ["file now missing"]
+    return [f"written {_span(now - written)} ago"]
+
+
+def _expiry(token: str, now: float) -> list[str]:
+    """What a JSON web token says of its own validity; not verified, for a person's eyes."""
+    pieces = token.split(".")
+    if len(pieces) != 3:
+        return []
+    try:
+        padded = pieces[1] + "=" * (-len(pieces[1]) % 4)
+        claims = json.loads(base64.urlsafe_b64decode(padded))
+        expires, begins = claims.get("exp"), claims.get("nbf")
+    except (binascii.Error, ValueError, AttributeError):
+        return []
+    if isinstance(begins, int | float) and begins > now:
+        return [f"not valid for another {_span(begins - now)} by this node's clock"]
+    if isinstance(expires, int | float):
+        left = expires - now
+        return [f"expires in {_span(left)}" if left > 0 else f"expired {_span(-left)} ago"]
+    return []
+
+
+def _span(seconds: float) -> str:
+    """A duration for people."""
+    whole = max(0, int(seconds))
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min"
