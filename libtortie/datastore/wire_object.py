@@ -1,0 +1,132 @@
+"""Typed access to one stored JSON object, field by field; what is left over is `extra`.
+
+Go's rules: `null` is the zero value, a number is never a string, an integer never a float.
+Each reader names the path and the field in its `Malformed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NoReturn, TypeVar
+
+from libtortie.errors import Malformed
+from libtortie.model.times import parse_rfc3339
+
+UINT64_MAX = (1 << 64) - 1
+INT64_MAX = (1 << 63) - 1
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class WireObject:
+    """The fields of one object; each reader takes its field out."""
+
+    def __init__(self, where: str, data: Any) -> None:
+        if not isinstance(data, Mapping):
+            raise Malformed(f"{where}: not an object")
+        self._where = where
+        self._left = dict(data)
+
+    def refuse(self, field: str, reason: str) -> NoReturn:
+        """Raise `Malformed` about one field."""
+        raise Malformed(f"{self._where}: {field}: {reason}")
+
+    def text(self, field: str) -> str | None:
+        """A string, or None when absent."""
+        value = self._left.pop(field, None)
+        if value is not None and not isinstance(value, str):
+            self.refuse(field, f"{value!r} is not a string")
+        return value
+
+    def choice(self, field: str, choices: type[Choice], default: Choice) -> Choice:
+        """A member of an enumeration of strings; `default` when absent or empty."""
+        text = self.text(field)
+        if not text:
+            return default
+        try:
+            return choices(text)
+        except ValueError:
+            self.refuse(field, f"{text!r} is none of {', '.join(choices)}")
+
+    def boolean(self, field: str) -> bool:
+        """A boolean, false when absent."""
+        value = self._left.pop(field, None)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            self.refuse(field, f"{value!r} is not a boolean")
+        return value
+
+    def integer(self, field: str, *, most: int = INT64_MAX) -> int:
+        """An integer from 0 to `most`, 0 when absent."""
+        value = self._left.pop(field, None)
+        return 0 if value is None else self._checked(field, value, most)
+
+    def integers(self, field: str) -> tuple[int, ...]:
+        """A list of non-negative integers, empty when absent."""
+        values = self._list(field)
+        return tuple(self._checked(f"{field}[{i}]", value) for i, value in enumerate(values))
+
+    def optional_integers(self, field: str) -> tuple[int | None, ...]:
+        """A list of non-negative integers and nulls, empty when absent."""
+        return tuple(
+            None if value is None else self._checked(f"{field}[{i}]", value)
+            for i, value in enumerate(self._list(field))
+        )
+
+    def integer_map(self, field: str, *, most: int = INT64_MAX) -> dict[str, int]:
+        """A map of strings to non-negative integers, empty when absent."""
+        items = self._map(field).items()
+        return {name: self._checked(f"{field}[{name}]", value, most) for name, value in items}
+
+    def text_map(self, field: str) -> dict[str, str]:
+        """A map of strings to strings, empty when absent."""
+        values = self._map(field)
+        for name, value in values.items():
+            if not isinstance(value, str):
+                self.refuse(f"{field}[{name}]", f"{value!r} is not a string")
+        return values
+
+    def time(self, field: str) -> datetime | None:
+        """An RFC 3339 time, or None when absent."""
+        text = self.text(field)
+        if text is None:
+            return None
+        try:
+            return parse_rfc3339(text)
+        except (ValueError, OverflowError):
+            self.refuse(field, f"{text!r} is not an RFC 3339 time")
+
+    def objects(self, field: str) -> tuple[WireObject, ...]:
+        """A list of objects, empty when absent."""
+        return tuple(
+            WireObject(f"{self._where}: {field}[{i}]", value)
+            for i, value in enumerate(self._list(field))
+        )
+
+    def rest(self) -> dict[str, Any]:
+        """The fields nobody asked for."""
+        return self._left
+
+    def _checked(self, field: str, value: Any, most: int = INT64_MAX) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            self.refuse(field, f"{value!r} is not an integer from 0 to {most}")
+        return value
+
+    def _list(self, field: str) -> list[Any]:
+        value = self._left.pop(field, None)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.refuse(field, "not a list")
+        return value
+
+    def _map(self, field: str) -> dict[str, Any]:
+        value = self._left.pop(field, None)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.refuse(field, "not an object")
+        return value
