@@ -1,0 +1,161 @@
+"""One opened network namespace: its descriptor, its request socket, its links.
+
+Keeps the namespace alive until closed. What runs in it (opening sockets, sysctls) runs where the
+caller is when that already is this namespace, else on a short-lived thread inside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pyroute2.netlink.rtnl import (
+    RTM_DELLINK,
+    RTM_GETLINK,
+    RTM_GETNSID,
+    RTM_NEWLINK,
+    RTM_NEWNSID,
+)
+
+from libtortie.errors import InvalidInput, NotFound
+from libtortie.linux import wire
+from libtortie.linux.channel import IFNAME_MAX, Channel, Refused, open_socket
+from libtortie.linux.netns import (
+    DEADLINE,
+    enter_open,
+    identity,
+    inside,
+    on_thread,
+    open_namespace,
+    own_identity,
+)
+
+T = TypeVar("T")
+
+NLM_F_REPLACE = 0x100
+NLM_F_EXCL = 0x200
+NLM_F_CREATE = 0x400
+
+
+class Space:
+    """A namespace by path (`""`: the calling thread's own). `deadline` is in seconds.
+
+    Raises NotFound when the path is no network namespace.
+    """
+
+    def __init__(self, path: str = "", *, deadline: float = DEADLINE) -> None:
+        self.name = path or "our namespace"
+        self._deadline = deadline
+        if path:
+            what = f"opening {path}"
+            self.namespace, sock = on_thread(lambda: _open(path, enter=True), deadline, what)
+        else:
+            self.namespace, sock = _open("", enter=False)
+        self.inode = identity(self.namespace)
+        self.channel = Channel(sock, lambda: self.run(open_socket))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the namespace. A second time does nothing."""
+        self.channel.close()
+        self.namespace.close()
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run `work` inside the namespace."""
+        if own_identity() == self.inode:
+            return work()
+        return inside(self.namespace, work, self._deadline, f"work in {self.name}")
+
+    def ifindex(self, name: str) -> int:
+        """The index of a link. Raises NotFound."""
+        ifindex = self.channel.ifindex(name)
+        if not ifindex:
+            raise NotFound(f"no link {name} in {self.name}")
+        return ifindex
+
+    def links(self) -> list[wire.LinkAnswer]:
+        """All links."""
+        answers = self.channel.dump(RTM_GETLINK, wire.link_query(), f"links of {self.name}")
+        found = [wire.parse_link(body) for kind, body in answers if kind == RTM_NEWLINK]
+        return [answer for answer in found if answer is not None]
+
+    def find(self, name: str) -> wire.LinkAnswer | None:
+        """A link by name, or None."""
+        if not name or len(name.encode()) > IFNAME_MAX:
+            return None
+        try:
+            answer = self.channel.get(RTM_GETLINK, wire.link_query(name=name), f"link {name}")
+        except Refused as error:
+            if error.code == errno.ENODEV:
+                return None
+            raise
+        return None if answer is None else wire.parse_link(answer[1])
+
+    def create_link(self, name: str, body: bytes) -> bool:
+        """Make a link; False when the name is taken, here or where its peer goes."""
+        if not 0 < len(name.encode()) <= IFNAME_MAX:
+            raise InvalidInput(f"a link name has 1 to {IFNAME_MAX} characters, {name!r} does not")
+        try:
+            what = f"create link {name} in {self.name}"
+            self.channel.request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, what)
+        except Refused as error:
+            if error.code == errno.EEXIST:
+                return False
+            raise
+        return True
+
+    def change_link(self, name: str, **changes: Any) -> None:
+        """Change what `wire.link_change` takes. Raises NotFound for no such link."""
+        body = wire.link_change(self.ifindex(name), **changes)
+        shown = ", ".join(f"{key}={value}" for key, value in changes.items() if value is not None)
+        try:
+            self.channel.request(RTM_NEWLINK, 0, body, f"set {shown} on link {name}")
+        except Refused as error:
+            if error.code == errno.ENODEV:
+                raise NotFound(str(error)) from error
+            raise
+
+    def delete_link(self, name: str) -> bool:
+        """Delete a link; False when there was none."""
+        ifindex = self.channel.ifindex(name)
+        if not ifindex:
+            return False
+        try:
+            what = f"delete link {name} in {self.name}"
+            self.channel.request(RTM_DELLINK, 0, wire.link_deletion(ifindex), what)
+        except Refused as error:
+            if error.code == errno.ENODEV:
+                return False
+            raise
+        return True
+
+    def nsid_of(self, other: Space) -> int:
+        """The number by which messages of this namespace name another; negative for none."""
+        body = wire.nsid_query(other.namespace.fileno())
+        answer = self.channel.get(RTM_GETNSID, body, f"number of {other.name} in {self.name}")
+        return -1 if answer is None or answer[0] != RTM_NEWNSID else wire.parse_nsid(answer[1])
+
+
+def _open(path: str, *, enter: bool) -> tuple[io.FileIO, socket.socket]:
+    namespace = open_namespace(path)
+    try:
+        if enter:
+            enter_open(namespace)
+        return namespace, open_socket()
+    except BaseException:
+        namespace.close()
+        raise
