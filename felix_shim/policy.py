@@ -1,0 +1,91 @@
+"""What may enter and leave a workload, as values. Pure; `drivers/nftables.py` renders it.
+
+The rules of an endpoint do not depend on where its VM is: a migration target is programmed
+exactly as any other endpoint, so that policy is in force before the VM's first packet.
+
+Anti-spoofing is a binding of interface, MAC and address (see `docs/adr/0004`). KubeVirt's DHCP for
+a bridged VM is answered inside the pod, so nothing but the VM's own addresses ever leaves the veth
+and 0.0.0.0 needs no exemption. ARP is not IP: it has its own table with the same binding, where
+probes (sender 0.0.0.0, RFC 5227) pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from felix_shim.model import Endpoint
+from libtortie.errors import InvalidInput
+from libtortie.model.ipam import IPAddress
+from libtortie.model.names import INTERFACE_PREFIX
+
+_INTERFACE = re.compile(rf"{INTERFACE_PREFIX}[A-Za-z0-9_.-]{{1,11}}")  # 15 bytes: IFNAMSIZ - 1
+_MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}")
+
+
+class EndpointToHost(StrEnum):
+    """What becomes of a workload's new connections to its own node, after its own policy.
+
+    `DROP` is the default of Calico's FelixConfiguration (`defaultEndpointToHostAction`). Answers
+    to connections that the node opened pass always, and so does forwarded traffic, whichever
+    this is. `RETURN` leaves the packet to the node's other rules, `ACCEPT` ends our verdict.
+    """
+
+    DROP = "drop"
+    ACCEPT = "accept"
+    RETURN = "return"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointPolicy:
+    """One endpoint's rules: who may send on its interface, and what passes.
+
+    `vm`: a packet that conntrack finds invalid is judged like a new one, not dropped. A VM's
+    connections outlive the node's knowledge of them: when it comes back to a node that still has
+    its old entry, or replies take another way during cut-over, the TCP window recorded there is
+    wrong and every packet of a healthy connection is "invalid".
+    """
+
+    interface: str
+    mac: str
+    addresses: tuple[IPAddress, ...]
+    vm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """All rules of this node: at most one endpoint per interface, sorted by it."""
+
+    endpoints: tuple[EndpointPolicy, ...] = ()
+    endpoint_to_host: EndpointToHost = EndpointToHost.DROP
+
+    def by_interface(self) -> dict[str, EndpointPolicy]:
+        """The endpoints by interface name."""
+        return {endpoint.interface: endpoint for endpoint in self.endpoints}
+
+
+def compile_endpoint(endpoint: Endpoint) -> EndpointPolicy:
+    """The rules of one endpoint. Raises `InvalidInput` for a name or MAC that cannot be one."""
+    mac = endpoint.mac.lower()
+    if not _INTERFACE.fullmatch(endpoint.interface):
+        raise InvalidInput(f"endpoint {endpoint.id}: no interface name: {endpoint.interface!r}")
+    if not _MAC.fullmatch(mac):
+        raise InvalidInput(f"endpoint {endpoint.id}: no MAC address: {endpoint.mac!r}")
+    addresses = sorted(set(endpoint.addresses), key=lambda one: (one.version, int(one)))
+    return EndpointPolicy(endpoint.interface, mac, tuple(addresses), vm=endpoint.vm is not None)
+
+
+def policy_set(
+    endpoints: Iterable[EndpointPolicy], *, endpoint_to_host: EndpointToHost = EndpointToHost.DROP
+) -> PolicySet:
+    """The node's rules, the same whatever order the endpoints come in.
+
+    Two endpoints on one interface are two records of one veth: the one that is greater in (MAC,
+    addresses) is used, so that the choice does not depend on order.
+    """
+    chosen: dict[str, EndpointPolicy] = {}
+    for endpoint in sorted(endpoints, key=lambda one: (one.interface, one.mac, str(one.addresses))):
+        chosen[endpoint.interface] = endpoint
+    return PolicySet(tuple(chosen.values()), endpoint_to_host)
