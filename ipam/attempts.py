@@ -1,0 +1,118 @@
+"""The compare-and-swap loop: decide on fresh reads, commit, and again after a conflict.
+
+It is bounded twice, by attempts and by a clock of its own, which starts when the operation's
+lock is held: waiting for other attachments of the node is not part of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+from libtortie.datastore.port import Datastore
+from libtortie.errors import Conflict, NotFound, PartialCommit, TortieError, Unavailable
+
+from .settings import NotReady
+from .transaction import Transaction
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How long an operation tries: commits, seconds, and the pauses between (seconds)."""
+
+    attempts: int = 100
+    seconds: float = 30.0
+    pause: float = 0.002
+    longest_pause: float = 0.25
+
+
+DEFAULT_RETRY = Retry()
+
+PREPARATIONS = 32
+"""Most commits that only prepare (a healed handle, a claimed block) within one operation."""
+
+
+class Again:
+    """A decision that staged a preparation: commit it, then decide anew."""
+
+
+AGAIN = Again()
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of an operation across its attempts."""
+
+    uncertain: bool = False
+    """A commit stopped in the middle or its answer was lost: some of it may be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Runs decisions against a store."""
+
+    store: Datastore
+    retry: Retry
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], None]
+
+    def run(
+        self,
+        what: str,
+        decide: Callable[[Transaction], T | Again],
+        *,
+        progress: Progress | None = None,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> T:
+        """The result of the first decision that was committed.
+
+        `lock` (re-enterable one after another) is held during each attempt. Raises what
+        `decide` raises, and after the last attempt `Conflict` or `Unavailable`.
+        """
+        progress = progress or Progress()
+        deadline: float | None = None
+        failures = preparations = 0
+        while True:
+            try:
+                with lock or nullcontext():
+                    if deadline is None:
+                        deadline = self.monotonic() + self.retry.seconds
+                    result = self._attempt(decide, progress)
+            except NotReady:
+                raise
+            except (Conflict, NotFound, PartialCommit, Unavailable) as error:
+                failures += 1
+                late = deadline is not None and self.monotonic() >= deadline
+                if failures >= self.retry.attempts or late:
+                    raise _final(what, error) from error
+                self.sleep(self._pause(failures))
+                continue
+            if not isinstance(result, Again):
+                return result
+            preparations += 1
+            if preparations >= PREPARATIONS:
+                raise Conflict(f"{what}: gave up after {preparations} preparations")
+
+    def _attempt(self, decide: Callable[[Transaction], T | Again], progress: Progress) -> T | Again:
+        tx = Transaction(self.store)
+        result = decide(tx)
+        try:
+            tx.commit()
+        except (PartialCommit, Unavailable):
+            progress.uncertain = True
+            raise
+        return result
+
+    def _pause(self, failures: int) -> float:
+        longest = min(self.retry.pause * 2.0 ** min(failures, 16), self.retry.longest_pause)
+        return longest * random.uniform(0.5, 1.0)
+
+
+def _final(what: str, error: TortieError) -> TortieError:
+    kind = Unavailable if isinstance(error, Unavailable) else Conflict
+    return kind(f"{what}: gave up: {error}")

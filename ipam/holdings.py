@@ -1,0 +1,99 @@
+"""What a handle holds. The blocks decide; the handle's counts are only an index into them.
+
+A store without transactions can stop between handle and block, so a handle may name a block
+that gives it nothing. `heal` makes such a handle true again. The block is changed too, so that
+a writer which had raised the count and not yet written the block fails there, instead of
+leaving an allocation that no handle knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from libtortie.model.ipam import Attribute, Handle, IPAddress
+from libtortie.model.keys import BlockKey, HandleKey, IPNetwork
+
+from . import block as rules
+from .transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One allocated address of a handle."""
+
+    address: IPAddress
+    cidr: IPNetwork
+    ordinal: int
+    attribute: Attribute
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Everything a handle holds, and what its own record says."""
+
+    handle_id: str
+    handle: Handle | None
+    held: tuple[Held, ...]
+
+    @property
+    def counts(self) -> dict[IPNetwork, int]:
+        """Addresses per block, as the blocks have it."""
+        counts: dict[IPNetwork, int] = {}
+        for item in self.held:
+            counts[item.cidr] = counts.get(item.cidr, 0) + 1
+        return counts
+
+    @property
+    def true(self) -> bool:
+        """Whether the handle's record says what the blocks say."""
+        return self.handle is None or (
+            dict(self.handle.blocks) == self.counts and bool(self.counts)
+        )
+
+    def by_block(self) -> dict[IPNetwork, tuple[Held, ...]]:
+        """The held addresses grouped by block."""
+        return {
+            cidr: tuple(item for item in self.held if item.cidr == cidr) for cidr in self.counts
+        }
+
+
+def holdings(tx: Transaction, handle_id: str) -> Holdings:
+    """Read a handle and its blocks. An absent handle holds nothing."""
+    handle = tx.handle(handle_id)
+    held: list[Held] = []
+    for cidr in handle.blocks if handle else ():
+        block = tx.block(cidr)
+        for ordinal in rules.held_by(block, handle_id) if block else ():
+            attribute = block.attribute(ordinal) if block else None
+            if block and attribute:
+                held.append(Held(block.address(ordinal), cidr, ordinal, attribute))
+    held.sort(key=lambda item: (item.address.version, int(item.address)))
+    return Holdings(handle_id, handle, tuple(held))
+
+
+def heal(tx: Transaction, found: Holdings) -> bool:
+    """Stage what makes the handle's record true; False when it is already."""
+    if found.true or found.handle is None:
+        return False
+    counts = found.counts
+    for cidr, count in found.handle.blocks.items():
+        if count <= counts.get(cidr, 0):
+            continue
+        block = tx.block(cidr)
+        if block is None:
+            tx.guard(BlockKey(cidr))
+        else:
+            tx.put(BlockKey(cidr), rules.touch(block))
+    set_counts(tx, found.handle_id, counts)
+    return True
+
+
+def set_counts(tx: Transaction, handle_id: str, counts: Mapping[IPNetwork, int]) -> None:
+    """Stage a handle's counts; a handle without addresses is deleted."""
+    positive = {cidr: count for cidr, count in counts.items() if count > 0}
+    if positive:
+        handle = tx.handle(handle_id) or Handle(blocks={})
+        tx.put(HandleKey(handle_id), replace(handle, blocks=positive))
+    else:
+        tx.remove(HandleKey(handle_id))

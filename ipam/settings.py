@@ -1,0 +1,88 @@
+"""What the store says about allocation as a whole: configuration, readiness, pools.
+
+The IPAM configuration has two places: the record allocation reads (`IPAMConfigKey`), and the
+IPAMConfiguration resource `default` that a user edits. Where both exist the record holds, except
+`kubeVirtVMAddressPersistence`, which the resource decides when it names it. Where only the
+resource exists it is the configuration. Where neither exists Calico's defaults hold. What can't
+be read is an error, never a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from libtortie.errors import Malformed, Unavailable
+from libtortie.model.ipam import IPAMConfig, Persistence
+from libtortie.model.keys import IPAMConfigKey, Kind, ResourceKey, Resources
+from libtortie.model.resources import (
+    ClusterInformation,
+    IPAMConfiguration,
+    IPPool,
+    Node,
+    Resource,
+)
+
+from .affinity import Pool, Reservations, parse_pool, parse_reservations
+from .transaction import Transaction
+
+_CONFIGURATION = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
+_CLUSTER = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
+
+NOT_READY = "Tortie is currently not ready to process requests"
+
+
+class NotReady(Unavailable):
+    """The datastore is locked (`datastoreReady: false`): later, but not by retrying at once."""
+
+
+def read_config(tx: Transaction) -> IPAMConfig:
+    """The configuration in force; the commit requires that it still is."""
+    for key in (IPAMConfigKey(), _CONFIGURATION):
+        tx.guard(key)
+    stored = tx.value(IPAMConfigKey(), IPAMConfig)
+    resource = tx.value(_CONFIGURATION, IPAMConfiguration)
+    if resource is None:
+        return stored or IPAMConfig()
+    spec = resource.spec
+    base = stored or IPAMConfig(
+        strict_affinity=spec.strict_affinity,
+        auto_allocate_blocks=spec.auto_allocate_blocks,
+        max_blocks_per_host=spec.max_blocks_per_host,
+        cooldown_seconds=spec.ip_cooldown_seconds,
+    )
+    if spec.kubevirt_persistence is None:
+        return base
+    return replace(base, kubevirt_persistence=Persistence(spec.kubevirt_persistence))
+
+
+def require_ready(tx: Transaction) -> None:
+    """Refuse to work on a locked datastore. Raises `NotReady`, an `Unavailable`."""
+    tx.guard(_CLUSTER)
+    cluster = tx.value(_CLUSTER, ClusterInformation)
+    if cluster is not None and cluster.spec.datastore_ready is False:
+        raise NotReady(NOT_READY)
+
+
+def read_pools(tx: Transaction) -> tuple[Pool, ...]:
+    """Every pool that can be used; one with a broken CIDR or block size is passed over."""
+    pools: list[Pool] = []
+    for record in tx.records(Resources(Kind.IP_POOL)):
+        if isinstance(record.value, IPPool):
+            try:
+                pools.append(parse_pool(record.value))
+            except Malformed:
+                continue
+    return tuple(pools)
+
+
+def read_reservations(tx: Transaction) -> Reservations:
+    """Addresses kept out of automatic assignment. Raises `Malformed`."""
+    records = tx.records(Resources(Kind.IP_RESERVATION))
+    return parse_reservations(r.value for r in records if isinstance(r.value, Resource))
+
+
+def read_node_labels(tx: Transaction, node: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Labels of the Node resource, overlaid by those the caller knows."""
+    resource = tx.value(ResourceKey(Kind.NODE, node), Node)
+    return (resource.metadata.labels if resource else {}) | dict(known)

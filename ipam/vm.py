@@ -1,0 +1,106 @@
+"""Decisions about a VM's addresses, over one transaction: new owners for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from libtortie.errors import MigrationRefused, OwnerMismatch
+from libtortie.model.ipam import Owner, Persistence
+from libtortie.model.keys import BlockKey
+
+from . import block as blocks
+from . import ownership
+from .attempts import AGAIN, Again
+from .holdings import Held, Holdings, heal, holdings, set_counts
+from .ownership import Owners
+from .request import Allocation, allocations
+from .settings import read_config, require_ready
+from .transaction import Transaction
+
+
+def claim_target(tx: Transaction, handle_id: str, target: Owner) -> tuple[Allocation, ...] | Again:
+    """Make a migration target the alternate owner of everything the VM holds."""
+    require_ready(tx)
+    if read_config(tx).kubevirt_persistence is Persistence.DISABLED:
+        raise MigrationRefused(
+            "live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled"
+        )
+    found = holdings(tx, handle_id)
+    if heal(tx, found):
+        return AGAIN
+    if not found.held:
+        raise MigrationRefused(f"migration target pod but no IP allocated to VM handle {handle_id}")
+    change_owners(tx, found, lambda owners: ownership.claim_target(owners, target))
+    return allocations(holdings(tx, handle_id))
+
+
+def promote(tx: Transaction, handle_id: str, target: Owner) -> bool | Again:
+    """Make a migration target the active owner of everything the VM holds, or of nothing."""
+    require_ready(tx)
+    found = holdings(tx, handle_id)
+    if heal(tx, found):
+        return AGAIN
+    if not found.held:
+        raise OwnerMismatch(f"no address is allocated to handle {handle_id}")
+    change_owners(tx, found, lambda owners: ownership.promote(owners, target))
+    return True
+
+
+def disown(
+    tx: Transaction, handle_id: str, leaver: Owner, *, vm_deleting: bool, now: datetime
+) -> bool | Again | None:
+    """Take a sandbox out of all owners; True: the addresses were freed, None: there were none."""
+    require_ready(tx)
+    found = holdings(tx, handle_id)
+    if heal(tx, found):
+        return AGAIN
+    if not found.held:
+        return None
+    left = [ownership.disown(owners_of(item), leaver) for item in found.held]
+    if vm_deleting and all(ownership.may_free(owners, leaver) for owners in left):
+        stage_release(tx, found, found.held, now=now)
+        return True
+    change_owners(tx, found, lambda owners: ownership.disown(owners, leaver))
+    return False
+
+
+def owners_of(item: Held) -> Owners:
+    """The owners of one address."""
+    return Owners(item.attribute.active, item.attribute.alternate)
+
+
+def change_owners(tx: Transaction, found: Holdings, change: Callable[[Owners], Owners]) -> None:
+    """Stage new owners of all held addresses; a block whose owners stay is not written."""
+    for cidr, items in found.by_block().items():
+        block = tx.block(cidr)
+        if block is None:
+            continue
+        wanted = {item.ordinal: change(owners_of(item)) for item in items}
+        changed = blocks.set_owners(
+            block, {ordinal: (o.active, o.alternate) for ordinal, o in wanted.items()}
+        )
+        if changed != block:
+            tx.put(BlockKey(cidr), changed)
+
+
+def stage_release(
+    tx: Transaction, found: Holdings, items: Iterable[Held], *, now: datetime
+) -> None:
+    """Blocks first, the handle last. A block without a node is deleted when it is empty."""
+    items = tuple(items)
+    if not items:
+        return
+    counts, cooldown = found.counts, read_config(tx).cooldown_seconds
+    for cidr in {item.cidr: None for item in items}:
+        block = tx.block(cidr)
+        if block is None:
+            continue
+        ordinals = [item.ordinal for item in items if item.cidr == cidr]
+        counts[cidr] -= len(ordinals)
+        left = blocks.release(block, ordinals, now=now, cooldown=cooldown)
+        if left.affinity is None and blocks.is_empty(left):
+            tx.remove(BlockKey(cidr))
+        else:
+            tx.put(BlockKey(cidr), left)
+    set_counts(tx, found.handle_id, counts)
