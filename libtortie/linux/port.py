@@ -57,7 +57,8 @@ class Link:
 class Route:
     """A route. The kernel's key is (table, dst, priority): two metrics are two routes.
 
-    `priority` is the metric (lower wins); 0 is what the kernel uses for an unset IPv4 metric.
+    `priority` is the metric (lower wins). 0 is what the kernel uses for an unset IPv4 metric;
+    on IPv6 it stands for 1024, as which it is read back. Several next hops read as the first.
     """
 
     dst: IPNetwork
@@ -139,7 +140,8 @@ class Kernel(Protocol):
         """Create the pair (or find exactly this pair in place); returns (host, pod) ends, up.
 
         A host-side link of that name that is not this pair's is deleted first when it is a
-        veth whose peer is gone or in another namespace; any other kind is a `KernelError`.
+        veth whose peer is gone or in another namespace; any other kind is a `KernelError`,
+        as is a pod namespace that is the host's. Raises NotFound for no pod namespace.
         """
         ...
 
@@ -156,41 +158,72 @@ class Kernel(Protocol):
         mac: str | None = None,
         master: str | None = None,
     ) -> None:
-        """Change attributes of a link; `master=""` releases it from its bridge."""
+        """Change attributes of a link; `master=""` releases it from its bridge.
+
+        Raises NotFound for no such link or bridge.
+        """
         ...
 
     def addresses(self, ifname: str) -> tuple[IPInterface, ...]:
-        """Addresses of a link."""
+        """Addresses of a link, link-local ones too. Raises NotFound for no such link."""
         ...
 
     def ensure_address(self, ifname: str, address: IPInterface) -> None:
-        """Give a link an address."""
+        """Give a link an address, IPv6 without duplicate address detection: IPAM's are unique.
+
+        Raises NotFound for no such link.
+        """
         ...
 
     def routes(
-        self, *, table: int = MAIN_TABLE, version: int = 4, dst: IPNetwork | None = None
+        self,
+        *,
+        table: int = MAIN_TABLE,
+        version: int = 4,
+        dst: IPNetwork | None = None,
+        ifname: str = "",
     ) -> tuple[Route, ...]:
-        """Routes of a table and family, optionally only those to exactly `dst`."""
+        """Routes of a table and family; only those to exactly `dst`, only those of one link.
+
+        `dst` decides the family. A link that does not exist has no routes. Types other than
+        `RouteType`'s are left out. `ifname` is much the cheaper filter in a large table.
+        """
         ...
 
     def ensure_route(self, route: Route) -> None:
-        """Add a route, or replace the one with its key (table, dst, priority)."""
+        """Add a route, or replace the one with its key (table, dst, priority).
+
+        Raises NotFound for no such link, KernelError for one that is down.
+        """
         ...
 
     def delete_route(self, route: Route) -> bool:
-        """Delete the route with this key; with an ifname only if it points there."""
+        """Delete the route with this key; with an ifname only if it points there.
+
+        Its type, protocol and gateway don't matter. False when there was none, or no such link.
+        """
         ...
 
     def read_sysctl(self, name: str) -> str:
-        """A value under /proc/sys by path, e.g. `net/ipv4/conf/all/rp_filter`, stripped."""
+        """A value under /proc/sys by path, e.g. `net/ipv4/conf/all/rp_filter`, stripped.
+
+        Raises NotFound for no such value, InvalidInput for no such path.
+        """
         ...
 
     def write_sysctl(self, name: str, value: str) -> None:
-        """Set a value under /proc/sys; no write when it has that value already."""
+        """Set a value under /proc/sys; no write when it has that value already.
+
+        Raises as `read_sysctl`, and KernelError for a value the kernel refuses.
+        """
         ...
 
     def events(self) -> Iterator[NetworkEvent]:
-        """Link and route changes from now on; blocks; ends when `close` is called."""
+        """Link and route changes from this call on; blocks; ends when `close` is called.
+
+        The kernel does not announce IPv4 routes that go because their link goes down or away:
+        after `LinkGone`, or `LinkChanged` to down, read the routes again.
+        """
         ...
 
     def close(self) -> None:
