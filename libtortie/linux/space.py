@@ -118,12 +118,12 @@ class Space:
             raise
         return True
 
-    def change_link(self, name: str, **changes: Any) -> None:
+    def change_link(self, ifname: str, /, **changes: Any) -> None:
         """Change what `wire.link_change` takes. Raises NotFound for no such link."""
-        body = wire.link_change(self.ifindex(name), **changes)
+        body = wire.link_change(self.ifindex(ifname), **changes)
         shown = ", ".join(f"{key}={value}" for key, value in changes.items() if value is not None)
         try:
-            self.channel.request(RTM_NEWLINK, 0, body, f"set {shown} on link {name}")
+            self.channel.request(RTM_NEWLINK, 0, body, f"set {shown} on link {ifname}")
         except Refused as error:
             if error.code == errno.ENODEV:
                 raise NotFound(str(error)) from error

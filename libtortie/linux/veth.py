@@ -61,6 +61,8 @@ def _far_end(host: Space, pod: Space, pair: VethPair, near: LinkAnswer) -> Link 
         return None
     far = pod.find(pair.pod_name)
     if far is None or far.link.ifindex != near.link.peer_ifindex:
+        if host.find(pair.host_name) != near:
+            raise NotFound(f"link {pair.host_name} changed while it was looked at")
         raise KernelError(
             f"link {pair.host_name} leads into {pair.pod_netns} already, "
             f"but not to a link named {pair.pod_name}"
