@@ -1,0 +1,95 @@
+"""Notice commits of any process to a SQLite file: one thread, one connection, one signal.
+
+A commit in WAL mode is written to the `-wal` file (inotify wakes us) and then published in
+shared memory, which no event announces. So after each event the thread looks at once and then
+again after 0.5, 1, 2… ms, until it is back at its idle pace of 100 ms, which alone would do
+where inotify is not to be had.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from pathlib import Path
+
+from libtortie.datastore.inotify import FileWatch
+from libtortie.datastore.sqlite_file import SqliteFile
+from libtortie.datastore.watching import Signal
+from libtortie.errors import TortieError
+
+IDLE = 0.1
+IDLE_WITHOUT_INOTIFY = 0.02
+BRISK = 0.0005
+
+_log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Bumps `signal` after every commit that is made after the constructor returned."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        """Raises `Unavailable` or `Malformed` when the file cannot be read."""
+        self.signal = Signal()
+        self._file = file
+        self._stopping = threading.Event()
+        with file.translated():
+            self._connection = file.open()
+            try:
+                self._version = self._data_version()
+            except sqlite3.Error:
+                self._connection.close()
+                raise
+        self._watch = _file_watch(file.path.with_name(file.path.name + "-wal"))
+        self._thread = threading.Thread(target=self._run, name="sqlite-follower", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every watch and the thread, and release everything."""
+        self.signal.close()
+        self._stopping.set()
+        if self._watch is not None:
+            self._watch.interrupt()
+        self._thread.join()
+        self._connection.close()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _run(self) -> None:
+        try:
+            with self._file.translated():
+                self._follow()
+        except TortieError as error:
+            self.signal.fail(str(error))
+
+    def _follow(self) -> None:
+        idle = IDLE if self._watch is not None else IDLE_WITHOUT_INOTIFY
+        delay = idle
+        while not self._stopping.is_set():
+            touched = self._wait(delay)
+            self._file.check_identity()
+            version = self._data_version()
+            if version != self._version:
+                self._version = version
+                self.signal.bump()
+                touched = True
+            delay = BRISK if touched else min(2 * delay, idle)
+
+    def _wait(self, seconds: float) -> bool:
+        if self._watch is not None:
+            return self._watch.wait(seconds)
+        self._stopping.wait(seconds)
+        return False
+
+    def _data_version(self) -> int:
+        """A number that differs after a commit of any other connection."""
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+
+def _file_watch(wal: Path) -> FileWatch | None:
+    try:
+        return FileWatch(wal)
+    except OSError as error:
+        _log.warning("no inotify for %s (%s): changes are polled for", wal, error)
+        return None

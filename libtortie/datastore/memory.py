@@ -1,0 +1,126 @@
+"""A datastore in this process' memory: for tests, and the contract's plainest reading.
+
+It keeps bytes, through the codec, so that a value which would not survive storage does not
+survive here either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from libtortie.datastore.logged import LoggedStore, Stored
+from libtortie.datastore.stamps import Stamps, random_uid, utc_now
+from libtortie.datastore.watching import BATCH, Change, History, Signal, require_history
+from libtortie.errors import Unavailable
+
+
+class MemoryDatastore(LoggedStore):
+    """Thread-safe; each instance is a store of its own."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime] = utc_now,
+        new_uid: Callable[[], str] = random_uid,
+    ) -> None:
+        super().__init__(Stamps(now, new_uid))
+        self._lock = threading.RLock()
+        self._table = _Table()
+        self._watchers = Signal()
+
+    @contextmanager
+    def _reading(self) -> Iterator[_Table]:
+        if self._watchers.closed:
+            raise Unavailable("the datastore is closed")
+        with self._lock:
+            yield self._table
+
+    @contextmanager
+    def _writing(self) -> Iterator[_Table]:
+        with self._reading() as table:
+            before = table.mark()
+            try:
+                yield table
+            except BaseException:
+                table.restore(before)
+                raise
+
+    def _signal(self) -> Signal:
+        with self._reading():
+            pass  # raises when closed
+        return self._watchers
+
+    def _committed(self) -> None:
+        self._watchers.bump()
+
+    def put_raw(self, path: str, data: bytes) -> None:
+        """Store bytes that did not come from the codec, as a foreign writer would."""
+        with self._writing() as table:
+            table.put(path, data)
+        self._committed()
+
+    def compact(self) -> None:
+        """Forget all history: a watch from an older revision is `Compacted`."""
+        with self._writing() as table:
+            table.compact()
+        self._committed()
+
+    def close(self) -> None:
+        """Every open watch ends; every later call is `Unavailable`."""
+        self._watchers.close()
+
+
+class _Table:
+    """`Rows` in a dictionary; the lock is held by whoever uses it."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Stored] = {}
+        self._log: list[Change] = []
+        self._compacted = 0
+
+    def read(self, path: str) -> Stored | None:
+        return self._rows.get(path)
+
+    def scan(self, low: str, high: str) -> list[Stored]:
+        return [self._rows[path] for path in sorted(self._rows) if low <= path < high]
+
+    def revision(self) -> int:
+        return self._compacted + len(self._log)
+
+    def history(self, low: str, high: str, after: int) -> History:
+        require_history(after, self._compacted, self.revision())
+        changes = [c for c in self._log[after - self._compacted :] if low <= c.path < high]
+        if len(changes) > BATCH:
+            changes = changes[:BATCH]
+            return History(tuple(changes), changes[-1].revision)
+        return History(tuple(changes), self.revision())
+
+    def put(self, path: str, data: bytes) -> int:
+        revision = self._append(path, data)
+        self._rows[path] = Stored(path, revision, data)
+        return revision
+
+    def remove(self, path: str) -> int:
+        del self._rows[path]
+        return self._append(path, None)
+
+    def compact(self) -> None:
+        self._compacted = self.revision()
+        self._log.clear()
+
+    def mark(self) -> tuple[dict[str, Stored], int]:
+        """What `restore` needs to undo the writes that follow."""
+        return dict(self._rows), len(self._log)
+
+    def restore(self, mark: tuple[dict[str, Stored], int]) -> None:
+        """Undo every put and remove since `mark`."""
+        self._rows, length = mark
+        del self._log[length:]
+
+    def _append(self, path: str, data: bytes | None) -> int:
+        revision = self.revision() + 1
+        self._log.append(Change(revision, path, data))
+        return revision
