@@ -1,0 +1,1 @@
+"""A Kubernetes API server for the lab: kinds (data), store, patches, registry, HTTP."""

@@ -1,0 +1,268 @@
+"""What the server itself decides about an object: names, system fields, status, deletion. Pure.
+
+Sources: Kubernetes API conventions ("Metadata", "Spec and Status"), and for which fields each
+subresource may touch, the behaviour of pods, nodes and custom resources.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lab.apiserver import errors
+from lab.apiserver.kinds import Kind
+from lab.apiserver.selectors import LABEL_KEY, LABEL_VALUE
+
+Json = dict[str, Any]
+SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_ANNOTATIONS_CAP = 256 << 10
+_KEPT = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generateName",
+    "generation",
+)
+_NEVER = ("selfLink", "managedFields")
+_NAME_CAP = 253
+_GENERATED_CAP = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where new facts come from."""
+
+    now: Callable[[], datetime]
+    uid: Callable[[], str]
+    choice: Callable[[str], str]
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339, whole seconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def checked(kind: Kind, namespace: str, body: Any) -> Json:
+    """A request's body as an object of `kind` in `namespace`. Raises 400."""
+    if not isinstance(body, Mapping):
+        raise errors.bad_request("the body is not an object")
+    for key, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
+        if body.get(key, wanted) != wanted:
+            raise errors.bad_request(
+                f"{key} in the body ({body[key]!r}) does not match the URL ({wanted!r})"
+            )
+    metadata = body.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise errors.bad_request("metadata is not an object")
+    found = metadata.get("namespace") or namespace
+    if found != namespace:
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    meta = {key: value for key, value in metadata.items() if key not in _NEVER}
+    meta.pop("namespace", None)
+    if namespace:
+        meta["namespace"] = namespace
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": meta,
+        **{k: v for k, v in body.items() if k not in ("apiVersion", "kind", "metadata")},
+    }
+
+
+def created(kind: Kind, body: Json, source: Source) -> Json:
+    """A new object with its system fields. Raises 400 and 422."""
+    meta = dict(body["metadata"])
+    if meta.get("resourceVersion"):
+        raise errors.bad_request("resourceVersion should not be set on objects to be created")
+    for key in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds"):
+        meta.pop(key, None)
+    prefix = meta.get("generateName")
+    if not meta.get("name") and isinstance(prefix, str) and prefix:
+        suffix = "".join(source.choice(SUFFIX_ALPHABET) for _ in range(5))
+        meta["name"] = prefix[: _GENERATED_CAP - 5] + suffix
+    meta["uid"] = source.uid()
+    meta["creationTimestamp"] = timestamp(source.now())
+    meta["generation"] = 1
+    result = {**body, "metadata": meta}
+    if kind.on_create == "drop":
+        result.pop("status", None)
+    elif kind.on_create != "keep":
+        result["status"] = dict(kind.on_create)
+    validate(kind, result)
+    return result
+
+
+def updated(kind: Kind, old: Json, new: Json, subresource: str) -> Json:
+    """`old` as changed by `new` through the main resource or its status. Raises 409 and 422."""
+    _check_identity(kind, old, new)
+    if subresource == "status":
+        return _status_updated(kind, old, new)
+    meta = {k: v for k, v in new["metadata"].items() if k not in _KEPT}
+    meta |= {k: old["metadata"][k] for k in _KEPT if k in old["metadata"]}
+    meta["resourceVersion"] = old["metadata"]["resourceVersion"]
+    result = {**new, "metadata": meta}
+    if kind.status:
+        result.pop("status", None)
+        if "status" in old:
+            result["status"] = old["status"]
+    if _content(result) != _content(old):
+        meta["generation"] = int(old["metadata"].get("generation", 1)) + 1
+    _check_finalizers(kind, old, result)
+    validate(kind, result)
+    return result
+
+
+def _status_updated(kind: Kind, old: Json, new: Json) -> Json:
+    meta = dict(old["metadata"])
+    if kind.builtin:
+        for key in ("labels", "annotations"):
+            meta.pop(key, None)
+            if new["metadata"].get(key):
+                meta[key] = new["metadata"][key]
+    result = {**old, "metadata": meta}
+    result.pop("status", None)
+    if "status" in new:
+        result["status"] = new["status"]
+    validate(kind, result)
+    return result
+
+
+def _check_identity(kind: Kind, old: Json, new: Json) -> None:
+    before, after = old["metadata"], new["metadata"]
+    name = before["name"]
+    if after.get("name", name) != name:
+        raise errors.bad_request(
+            "the name of the object does not match the name on the URL: "
+            f"{after.get('name')!r}, {name!r}"
+        )
+    if after.get("uid") and after["uid"] != before["uid"]:
+        raise uid_conflict(kind, name, after["uid"], before["uid"])
+    version = after.get("resourceVersion")
+    if version and version != before["resourceVersion"]:
+        raise errors.stale(kind.resource, name)
+
+
+def uid_conflict(kind: Kind, name: str, wanted: str, actual: str) -> errors.ApiError:
+    """409: the object of this name is another one."""
+    return errors.conflict(
+        kind.resource,
+        name,
+        f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}",
+    )
+
+
+def _check_finalizers(kind: Kind, old: Json, new: Json) -> None:
+    if not old["metadata"].get("deletionTimestamp"):
+        return
+    added = set(finalizers(new)) - set(finalizers(old))
+    if added:
+        why = (
+            "Forbidden: no new finalizers can be added if the object is being deleted, "
+            f"found new finalizers {sorted(added)}"
+        )
+        raise errors.invalid(
+            kind.resource, kind.kind, new["metadata"]["name"], "metadata.finalizers", why
+        )
+
+
+def finalizers(body: Json) -> list[str]:
+    """Finalizers still set."""
+    return list(body["metadata"].get("finalizers") or ())
+
+
+def deleting(kind: Kind, old: Json, options: Mapping[str, Any], now: datetime) -> Json | None:
+    """`old` marked for deletion, or None when it may go at once.
+
+    A pod on a node goes gracefully when it or the request says so with a positive period; the
+    kubelet then deletes it with period 0.
+    """
+    grace = _grace(kind, old, options)
+    if not finalizers(old) and grace == 0:
+        return None
+    meta = dict(old["metadata"])
+    if meta.get("deletionTimestamp"):
+        if grace < int(meta.get("deletionGracePeriodSeconds") or 0):
+            meta["deletionGracePeriodSeconds"] = grace
+    else:
+        meta["deletionTimestamp"] = timestamp(now + timedelta(seconds=grace))
+        meta["deletionGracePeriodSeconds"] = grace
+        meta["generation"] = int(meta.get("generation", 1)) + 1
+    return {**old, "metadata": meta}
+
+
+def _grace(kind: Kind, old: Json, options: Mapping[str, Any]) -> int:
+    if kind.resource != "pods":
+        return 0
+    spec, status = old.get("spec") or {}, old.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return 0
+    asked = options.get("gracePeriodSeconds")
+    period = spec.get("terminationGracePeriodSeconds", 0) if asked is None else asked
+    if not isinstance(period, int) or period < 0:
+        raise errors.bad_request("gracePeriodSeconds is not a non-negative number")
+    return period
+
+
+def finished(body: Json) -> bool:
+    """Whether an object being deleted has nothing left to wait for."""
+    meta = body["metadata"]
+    graceful = int(meta.get("deletionGracePeriodSeconds") or 0) > 0
+    return bool(meta.get("deletionTimestamp")) and not finalizers(body) and not graceful
+
+
+def same(left: Json, right: Json) -> bool:
+    """Whether an update changes nothing (then Kubernetes writes nothing)."""
+    return left == right
+
+
+def _content(body: Json) -> Json:
+    return {key: value for key, value in body.items() if key not in ("metadata", "status")}
+
+
+def validate(kind: Kind, body: Json) -> None:
+    """Names, labels and annotations as Kubernetes demands them. Raises 422."""
+    meta = body["metadata"]
+    name = meta.get("name")
+
+    def refuse(field: str, why: str) -> errors.ApiError:
+        return errors.invalid(kind.resource, kind.kind, str(name or ""), field, why)
+
+    if not isinstance(name, str) or not name:
+        raise refuse("metadata.name", "Required value: name or generateName is required")
+    pattern = _LABEL if kind.resource == "namespaces" else _SUBDOMAIN
+    if len(name) > (63 if pattern is _LABEL else _NAME_CAP) or not pattern.match(name):
+        raise refuse("metadata.name", f"Invalid value: {name!r}: not a DNS name in lower case")
+    for field in ("labels", "annotations"):
+        _validate_map(meta, field, refuse)
+    for key, value in (meta.get("labels") or {}).items():
+        if not LABEL_VALUE.match(value):
+            raise refuse("metadata.labels", f"Invalid value: {value!r} of label {key}")
+    for field in ("finalizers", "ownerReferences"):
+        if not isinstance(meta.get(field) or [], list):
+            raise refuse(f"metadata.{field}", "Invalid value: not a list")
+    size = sum(len(k) + len(v) for k, v in (meta.get("annotations") or {}).items())
+    if size > _ANNOTATIONS_CAP:
+        raise refuse("metadata.annotations", f"Too long: may not be more than {_ANNOTATIONS_CAP}")
+
+
+def _validate_map(meta: Json, field: str, refuse: Callable[[str, str], errors.ApiError]) -> None:
+    """A mapping of qualified names to strings."""
+    found = meta.get(field)
+    if found is None:
+        meta.pop(field, None)
+        return
+    if not isinstance(found, dict) or any(not isinstance(v, str) for v in found.values()):
+        raise refuse(f"metadata.{field}", "Invalid value: not a map of strings")
+    for key in found:
+        if not LABEL_KEY.match(key) or len(key.rsplit("/", 1)[-1]) > 63:
+            raise refuse(f"metadata.{field}", f"Invalid value: {key!r}: not a qualified name")
