@@ -1,0 +1,240 @@
+"""A pod's veth and everything on it: sysctls, addresses, routes. Calico's layout.
+
+The pod has its address as /32 and one neighbour, 169.254.1.1, which the host answers for by
+proxy ARP; the host has one /32 route per address. Three kernel facts shape this file:
+
+- Proxy ARP answers only for what the host itself can route to (arp_process, net/ipv4/arp.c), and
+  not over the same link. On a host without a default route nobody would answer for the gateway,
+  so 169.254.1.1 gets a route of its own, on `lo`.
+- rp_filter in force is the larger of `all` and the link's; with 1 or 2 the ARP request of a
+  migration target, whose address is not routed here yet, goes unanswered.
+- A link's routes, addresses and sysctls go with the link: undoing means deleting it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Interface, IPv6Network, ip_interface, ip_network
+
+from cni_plugin.errors import AttachmentConflict
+from cni_plugin.undo import Log, Undo
+from libtortie.errors import KernelError, NotFound, first_line
+from libtortie.linux.port import (
+    IPInterface,
+    IPNetwork,
+    Kernel,
+    Link,
+    Namespaces,
+    Route,
+    RouteProto,
+    RouteType,
+    VethPair,
+)
+from libtortie.model.ipam import IPAddress
+from libtortie.model.names import HOST_SIDE_MAC, INTERFACE_PREFIX
+
+ROUTE_PRIORITY = 1024
+"""Metric of a local workload's route; an elevated one (512) beats it, BIRD's (768) too."""
+
+GATEWAY = ip_interface("169.254.1.1/32")
+HOST_LINK_LOCAL = IPv6Interface("fe80::ecee:eeff:feee:eeee/64")
+"""EUI-64 of the host side's MAC: the IPv6 gateway, equal on every node like the MAC."""
+
+_GATEWAY_NET = IPv4Network("169.254.1.1/32")
+_DEFAULT_4 = IPv4Network("0.0.0.0/0")
+_DEFAULT_6 = IPv6Network("::/0")
+_HELPER = Route(_GATEWAY_NET, 2**32 - 2, "lo", proto=RouteProto.KERNEL, link_scope=True)
+"""Worst of metrics, and a protocol that BIRD never learns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """What to wire. `host_routes` is False for a migration target; `takes_over` lets the routes
+    of an earlier sandbox of the same VM be replaced; `mac` empty lets the kernel choose."""
+
+    host_name: str
+    ifname: str
+    netns: str
+    mtu: int
+    mac: str
+    addresses: tuple[IPAddress, ...]
+    host_routes: bool = True
+    takes_over: bool = False
+
+    @property
+    def has_ipv6(self) -> bool:
+        """Whether an IPv6 address was assigned."""
+        return any(address.version == 6 for address in self.addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Sysctl:
+    """A value to set. One that is not `needed` only warns when it cannot be set."""
+
+    name: str
+    value: str
+    needed: bool = True
+
+
+def host_sysctls(name: str, *, ipv6: bool) -> tuple[Sysctl, ...]:
+    """Settings of the host side of a veth."""
+    v4 = f"net/ipv4/conf/{name}"
+    v6 = f"net/ipv6/conf/{name}"
+    plan = [
+        Sysctl("net/ipv4/conf/all/rp_filter", "0"),
+        Sysctl(f"{v4}/rp_filter", "0"),
+        Sysctl(f"{v4}/route_localnet", "1"),
+        Sysctl(f"net/ipv4/neigh/{name}/proxy_delay", "0", needed=False),
+        Sysctl(f"{v4}/forwarding", "1"),
+        Sysctl(f"{v4}/proxy_arp", "1"),
+        Sysctl(f"{v6}/accept_ra", "0", needed=False),
+    ]
+    if ipv6:
+        plan += [
+            Sysctl(f"{v6}/disable_ipv6", "0"),
+            Sysctl(f"{v6}/accept_dad", "0"),
+            Sysctl(f"{v6}/proxy_ndp", "1"),
+            Sysctl(f"{v6}/forwarding", "1"),
+        ]
+    return tuple(plan)
+
+
+def pod_sysctls(ifname: str, *, ipv6: bool) -> tuple[Sysctl, ...]:
+    """Settings inside the pod's namespace."""
+    v6 = "net/ipv6/conf"
+    if not ipv6:
+        return (Sysctl(f"{v6}/{ifname}/accept_ra", "0", needed=False),)
+    enabled = [Sysctl(f"{v6}/{where}/disable_ipv6", "0") for where in ("all", "default", "lo")]
+    own = ("disable_ipv6", "accept_dad", "accept_ra")
+    return (*enabled, *(Sysctl(f"{v6}/{ifname}/{key}", "0") for key in own))
+
+
+def pod_routes(ifname: str, versions: set[int]) -> tuple[Route, ...]:
+    """Routes inside the pod: the gateway on the link, and everything via the gateway."""
+    out: list[Route] = []
+    if 4 in versions:
+        out += [
+            Route(_GATEWAY_NET, 0, ifname, link_scope=True),
+            Route(_DEFAULT_4, 0, ifname, gateway=GATEWAY.ip),
+        ]
+    if 6 in versions:
+        out.append(Route(_DEFAULT_6, ROUTE_PRIORITY, ifname, gateway=HOST_LINK_LOCAL.ip))
+    return tuple(out)
+
+
+def host_route(address: IPAddress, host_name: str) -> Route:
+    """The host's route to a local workload (BIRD learns protocol boot)."""
+    return Route(single(address), ROUTE_PRIORITY, host_name, link_scope=True)
+
+
+def single(address: IPAddress) -> IPNetwork:
+    """The /32 or /128 of an address."""
+    return ip_network(address)
+
+
+def as_interface(address: IPAddress) -> IPInterface:
+    """An address with its full-length prefix."""
+    return ip_interface(address)
+
+
+def wire(
+    kernel: Kernel, namespaces: Namespaces, plan: Attachment, undo: Undo, log: Log
+) -> tuple[Link, Link]:
+    """Make the attachment; (host, pod) ends. Idempotent; undone by deleting the link.
+
+    Raises `AttachmentConflict` when another workload's route is in the way, `KernelError`.
+    """
+    in_the_way = _routes_in_the_way(kernel, plan)
+    before = kernel.link(plan.host_name)
+    undo.push("delete veth", lambda: _delete_if_new(kernel, plan.host_name, before))
+    host, pod = kernel.ensure_veth(
+        VethPair(
+            host_name=plan.host_name,
+            host_mac=HOST_SIDE_MAC,
+            pod_name=plan.ifname,
+            pod_netns=plan.netns,
+            mtu=plan.mtu,
+            pod_mac=plan.mac,
+        )
+    )
+    _apply(kernel, host_sysctls(plan.host_name, ipv6=plan.has_ipv6), log)
+    if plan.has_ipv6:
+        kernel.ensure_address(plan.host_name, HOST_LINK_LOCAL)
+    if not kernel.routes(dst=_GATEWAY_NET, ifname="lo"):
+        kernel.ensure_route(_HELPER)
+    _wire_pod(namespaces, plan, log)
+    if plan.host_routes:
+        for address in plan.addresses:
+            kernel.ensure_route(host_route(address, plan.host_name))
+        for route in in_the_way:
+            kernel.delete_route(route)
+            log("route_replaced", dst=str(route.dst), was=route.ifname, now=plan.host_name)
+    return host, pod
+
+
+def _delete_if_new(kernel: Kernel, name: str, before: Link | None) -> None:
+    """Delete our link; one that was there before this ADD, and still is, stays."""
+    now = kernel.link(name)
+    if now is not None and (before is None or now.ifindex != before.ifindex):
+        kernel.delete_link(name)
+
+
+def _wire_pod(namespaces: Namespaces, plan: Attachment, log: Log) -> None:
+    inside = namespaces.open(plan.netns)
+    try:
+        _apply(inside, pod_sysctls(plan.ifname, ipv6=plan.has_ipv6), log)
+        for route in pod_routes(plan.ifname, {address.version for address in plan.addresses}):
+            inside.ensure_route(route)
+        for address in plan.addresses:
+            inside.ensure_address(plan.ifname, as_interface(address))
+    finally:
+        inside.close()
+
+
+def _apply(kernel: Kernel, plan: tuple[Sysctl, ...], log: Log) -> None:
+    for item in plan:
+        try:
+            kernel.write_sysctl(item.name, item.value)
+        except (KernelError, NotFound) as error:
+            if item.needed:
+                raise KernelError(f"sysctl {item.name} = {item.value}: {error}") from error
+            log("sysctl_skipped", name=item.name, error=first_line(error))
+
+
+def _routes_in_the_way(kernel: Kernel, plan: Attachment) -> tuple[Route, ...]:
+    """Routes of our addresses that lead to other workloads' links of this node.
+
+    An address is one workload's, so such a route is stale when the address is a VM's that moved
+    to a new sandbox here; for an ordinary pod it means that somebody uses the address.
+    """
+    if not plan.host_routes:
+        return ()
+    found = tuple(
+        route
+        for address in plan.addresses
+        for route in kernel.routes(version=address.version, dst=single(address))
+        if route.ifname.startswith(INTERFACE_PREFIX) and route.ifname != plan.host_name
+    )
+    if found and not plan.takes_over:
+        first = found[0]
+        raise AttachmentConflict(
+            f"route {first.dst} dev {first.ifname} metric {first.priority} exists already: "
+            f"another workload of this node uses the address of {plan.host_name}"
+        )
+    return found
+
+
+def default_route_mtu(kernel: Kernel) -> int:
+    """MTU of the link that carries the host's best default route; 0 when there is none."""
+    candidates = [
+        route
+        for route in kernel.routes(dst=_DEFAULT_4)
+        if route.type is RouteType.UNICAST and route.ifname
+    ]
+    for route in sorted(candidates, key=lambda item: item.priority):
+        with suppress(NotFound):
+            link = kernel.link(route.ifname)
+            if link is not None:
+                return link.mtu
+    return 0

@@ -1,0 +1,120 @@
+"""Taking an attachment down, for DEL and GC. What is missing is success.
+
+Device, then ownership, then the endpoint: the record goes last, so that a DEL that failed
+half-way finds it again. Only what is proved to be this sandbox's is touched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cni_plugin import endpoint
+from cni_plugin.endpoint import Place
+from cni_plugin.identity import VMIdentity, Workload
+from cni_plugin.ports import Ports
+from cni_plugin.skel import CmdArgs
+from libtortie.errors import NotFound, Unauthorized, Unavailable
+from libtortie.linux.port import Link
+from libtortie.model import names
+
+UNWIRE_SECONDS = 20.0
+
+
+def tear_down(
+    ports: Ports, args: CmdArgs, network: str, place: Place, hint: VMIdentity | None = None
+) -> None:
+    """Remove everything of one sandbox; `hint` is a VM that IPAM's records name as its owner."""
+    record = endpoint.read(ports.store, place.key)
+    stored = endpoint.endpoint_of(record) if record else None
+    ours = stored is not None and endpoint.is_of(stored, args.container_id, args.pod_uid)
+    _unwire(ports, args, place, ours=ours)
+    if ours and stored is not None:
+        _disown(ports, args, network, endpoint.vm_of(stored), proved=True)
+        endpoint.remove(ports.store, place.key, args.container_id)
+        return
+    newer_sandbox = stored is not None
+    vm = hint or (None if newer_sandbox else ports.identify.former_vm(args))
+    _disown(ports, args, network, vm, proved=False)
+
+
+def _unwire(ports: Ports, args: CmdArgs, place: Place, *, ours: bool) -> None:
+    """Delete the veth if it is proved to be this sandbox's, by its record or by its peer."""
+    host = ports.kernel.link(place.host_name)
+    if host is None or not (ours or _leads_into(ports, host, args.netns)):
+        return
+    _bounded(
+        lambda: ports.kernel.delete_link(place.host_name),
+        f"deleting interface {place.host_name}",
+    )
+
+
+def _leads_into(ports: Ports, host: Link, netns: str) -> bool:
+    """Whether the other end of our veth is in a namespace that is not our own.
+
+    The path may have been recycled for another pod's namespace, so both ends must name each
+    other. KubeVirt renames the pod's end: it is found by index.
+    """
+    inode = ports.namespaces.inode(netns) if netns else None
+    if inode is None or inode == ports.namespaces.inode(""):
+        return False
+    try:
+        inside = ports.namespaces.open(netns)
+    except NotFound:
+        return False
+    try:
+        return any(
+            link.ifindex == host.peer_ifindex and link.peer_ifindex == host.ifindex
+            for link in inside.links()
+        )
+    finally:
+        inside.close()
+
+
+def _disown(
+    ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None, *, proved: bool
+) -> None:
+    """Give up this sandbox's claim; an ordinary pod's addresses are free then.
+
+    `proved` says that ADD recorded the VM. Otherwise its handle is only a guess, which the
+    container id fences, and nothing is freed by it.
+    """
+    if vm is None or not proved:
+        ports.ipam.release(names.container_handle(network, args.container_id))
+    if vm is None:
+        return
+    leaver = Workload(args.namespace, args.pod, args.container_id, "", args.pod_uid, vm=vm)
+    ports.ipam.disown_vm(
+        names.vm_handle(network, args.namespace, vm.name),
+        leaver.owner(ports.node, ports.now()),
+        vm_deleting=proved and _vm_deleting(ports, args.namespace, vm),
+    )
+
+
+def _vm_deleting(ports: Ports, namespace: str, vm: VMIdentity) -> bool:
+    """Not knowing for want of a permission keeps the address; IPAM's own GC frees it."""
+    try:
+        return ports.identify.vm_deleting(namespace, vm)
+    except Unauthorized as error:
+        ports.log("vm_state_unknown", namespace=namespace, vm=vm.name, error=str(error))
+        return False
+
+
+def _bounded(work: Callable[[], object], what: str, seconds: float | None = None) -> None:
+    """Run `work` on a thread; `Unavailable` when it takes longer (the kernel may block)."""
+    limit = UNWIRE_SECONDS if seconds is None else seconds
+    outcome: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="unwire", daemon=True)
+    thread.start()
+    thread.join(limit)
+    if thread.is_alive():
+        raise Unavailable(f"{what} takes longer than {limit:g} s")
+    if outcome:
+        raise outcome[0]

@@ -1,0 +1,126 @@
+"""GC: which attachments of this network and node does the runtime no longer know?
+
+They are found by what they left in the datastore: endpoints, and allocations of an ADD that was
+killed before it wrote one. Only what is provably of this network (by its handle), of this node
+and of a sandbox (by its container id) is ever named: tunnels, other networks, other nodes and
+stopped VMs are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cni_plugin import endpoint
+from cni_plugin.endpoint import Place
+from cni_plugin.identity import VMIdentity
+from cni_plugin.skel import CmdArgs
+from cni_plugin.types import NetConf
+from libtortie.datastore.port import Datastore
+from libtortie.model import names
+from libtortie.model.ipam import Attribute, Block, Owner
+from libtortie.model.keys import Blocks, Kind, Resources
+from libtortie.model.resources import WorkloadEndpoint
+
+SETTLING = timedelta(seconds=5)
+"""An attachment completed this shortly ago may be younger than the runtime's list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """An attachment to take down, in the words of the call that made it."""
+
+    args: CmdArgs
+    has_endpoint: bool
+    vm: VMIdentity | None = None
+
+
+def find_stale(store: Datastore, node: str, conf: NetConf, now: datetime) -> list[Stale]:
+    """Attachments of this network and node that are not in `conf.valid_attachments`."""
+    valid = set(conf.valid_attachments or ())
+    known: set[str] = {container_id for container_id, _ in valid}
+    out: list[Stale] = []
+    for stored in _endpoints(store, node):
+        container_id = stored.spec.container_id
+        if not container_id or not _is_of_network(stored, conf.name):
+            continue
+        known.add(container_id)
+        if (container_id, stored.spec.endpoint) in valid or _young(stored, now):
+            continue
+        out.append(Stale(_args_of(stored), True, endpoint.vm_of(stored)))
+    for owner, attribute in _owners(store, node):
+        container_id = owner.get("container-id", "")
+        if container_id and container_id not in known and _belongs(owner, attribute, conf.name):
+            known.add(container_id)
+            out.append(_half_made(owner, container_id))
+    return out
+
+
+def still_stale(store: Datastore, place: Place, item: Stale) -> bool:
+    """Whether nothing happened to an attachment between listing and locking it."""
+    record = endpoint.read(store, place.key)
+    ours = record is not None and endpoint.is_of(
+        endpoint.endpoint_of(record), item.args.container_id, ""
+    )
+    return ours == item.has_endpoint
+
+
+def _endpoints(store: Datastore, node: str) -> Iterator[WorkloadEndpoint]:
+    for record in store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records:
+        if isinstance(record.value, WorkloadEndpoint) and record.value.spec.node == node:
+            yield record.value
+
+
+def _owners(store: Datastore, node: str) -> Iterator[tuple[Owner, Attribute]]:
+    for version in (4, 6):
+        for record in store.list(Blocks(version)).records:
+            if not isinstance(record.value, Block):
+                continue
+            for attribute in record.value.attributes:
+                for owner in (attribute.active, attribute.alternate):
+                    if owner.get("node") == node and attribute.handle_id:
+                        yield owner, attribute
+
+
+def _is_of_network(stored: WorkloadEndpoint, network: str) -> bool:
+    handle = stored.metadata.annotations.get(names.ANNOTATION_HANDLE, "")
+    vm = endpoint.vm_of(stored)
+    if vm is not None:
+        return handle == names.vm_handle(network, stored.metadata.namespace, vm.name)
+    return handle == names.container_handle(network, stored.spec.container_id)
+
+
+def _belongs(owner: Owner, attribute: Attribute, network: str) -> bool:
+    vmi, namespace = owner.get("vmi-name", ""), owner.get("namespace", "")
+    if vmi:
+        return attribute.handle_id == names.vm_handle(network, namespace, vmi)
+    return attribute.handle_id == names.container_handle(network, owner["container-id"])
+
+
+def _young(stored: WorkloadEndpoint, now: datetime) -> bool:
+    try:
+        made = datetime.fromisoformat(stored.metadata.creation_timestamp or "")
+    except ValueError:
+        return False
+    return timedelta(0) <= now - made.replace(tzinfo=made.tzinfo or UTC) < SETTLING
+
+
+def _args_of(stored: WorkloadEndpoint) -> CmdArgs:
+    spec, meta = stored.spec, stored.metadata
+    pod = _pod_args(meta.namespace, spec.pod, meta.annotations.get(names.ANNOTATION_POD_UID, ""))
+    return CmdArgs(spec.container_id, "", spec.endpoint, pod)
+
+
+def _half_made(owner: Owner, container_id: str) -> Stale:
+    vm = None
+    if owner.get("vmi-name"):
+        vm = VMIdentity(owner["vmi-name"], owner.get("vmi-uid", ""), owner.get("vm-uid", ""))
+    pod = _pod_args(owner.get("namespace", ""), owner.get("pod", ""), owner.get("pod-uid", ""))
+    return Stale(CmdArgs(container_id, "", "eth0", pod), False, vm)
+
+
+def _pod_args(namespace: str, pod: str, uid: str) -> dict[str, str]:
+    if not (namespace and pod):
+        return {}
+    return {"K8S_POD_NAMESPACE": namespace, "K8S_POD_NAME": pod, "K8S_POD_UID": uid}

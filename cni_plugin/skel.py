@@ -1,0 +1,215 @@
+"""The CNI contract: a request's bytes to one verb of the plugin, and every outcome to CNI JSON.
+
+`dispatch` never raises. It validates the environment (CNI spec, section 2), negotiates the
+version, and is the only place that turns errors into CNI codes. A traceback goes to the log,
+never to the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from cni_plugin.errors import IncompatibleVersion, InvalidEnvironment, Refusal
+from cni_plugin.frame import Response
+from cni_plugin.types import (
+    CURRENT_VERSION,
+    SUPPORTED_VERSIONS,
+    NetConf,
+    Result,
+    parse_conf,
+    peek_version,
+    short,
+)
+from cni_plugin.undo import Log, silent
+from libtortie import errors
+
+_CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_IFNAME_MAX = 15
+INTERNAL_ERROR = 999
+
+CODES: tuple[tuple[type[errors.TortieError], int], ...] = (
+    (errors.Unavailable, 11),
+    (errors.Conflict, 11),
+    (errors.PartialCommit, 11),
+    (errors.Compacted, 11),
+    (errors.InvalidInput, 7),
+    (errors.NoFreeAddresses, 102),
+    (errors.OwnerMismatch, 103),
+    (errors.MigrationRefused, 104),
+    (errors.KernelError, 105),
+    (errors.Unauthorized, 106),
+    (errors.Malformed, 107),
+    (errors.TortieError, 100),
+)
+"""First match wins. 11 is the CNI specification's "try again later"."""
+
+
+@dataclass(frozen=True, slots=True)
+class CmdArgs:
+    """One call's parameters, validated. `netns` may be empty on DEL; `args` is CNI_ARGS."""
+
+    container_id: str
+    netns: str
+    ifname: str
+    args: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pod(self) -> str:
+        """The Kubernetes pod's name, or empty for a caller that names none."""
+        return self.args.get("K8S_POD_NAME", "") if self.args.get("K8S_POD_NAMESPACE") else ""
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace; `default` for a caller that names none (as in Calico)."""
+        return self.args["K8S_POD_NAMESPACE"] if self.pod else "default"
+
+    @property
+    def pod_uid(self) -> str:
+        """The pod's UID as the runtime knows it, or empty."""
+        return self.args.get("K8S_POD_UID", "")
+
+
+@runtime_checkable
+class PluginVerbs(Protocol):
+    """What a plugin does; the verbs of the CNI specification, section 2."""
+
+    def cmd_add(self, args: CmdArgs, conf: NetConf) -> Result: ...
+
+    def cmd_del(self, args: CmdArgs, conf: NetConf) -> None: ...
+
+    def cmd_check(self, args: CmdArgs, conf: NetConf) -> None: ...
+
+    def cmd_gc(self, conf: NetConf) -> None: ...
+
+    def cmd_status(self, conf: NetConf) -> None: ...
+
+
+def dispatch(
+    env: Mapping[str, str],
+    stdin: bytes,
+    plugin: PluginVerbs | Callable[[NetConf], PluginVerbs],
+    *,
+    log: Log = silent,
+) -> Response:
+    """Serve one request; the answer's `code` is the exit status (0, or 1 for an error)."""
+    trace = ""
+    try:
+        return Response(0, _serve(env, stdin, plugin))
+    except errors.TortieError as error:
+        code, text = _code(error), str(error)
+    except Exception as error:
+        code, trace = INTERNAL_ERROR, traceback.format_exc()
+        text = f"internal error: {type(error).__name__}: {errors.first_line(error)[:300]}"
+    log(
+        "cni_error",
+        command=env.get("CNI_COMMAND", "")[:16],
+        container_id=env.get("CNI_CONTAINERID", "")[:128],
+        code=code,
+        error=text[:2000],
+        **({"traceback": trace} if trace else {}),
+    )
+    return Response(1, error_json(stdin, code, text))
+
+
+def error_json(stdin: bytes, code: int, text: str) -> bytes:
+    """A CNI error object (CNI spec, section 5)."""
+    return _json({"cniVersion": peek_version(stdin), "code": code, "msg": text[:2000]})
+
+
+def _serve(
+    env: Mapping[str, str], stdin: bytes, plugin: PluginVerbs | Callable[[NetConf], PluginVerbs]
+) -> bytes:
+    command = env.get("CNI_COMMAND", "")
+    if command == "VERSION":
+        return _json({"cniVersion": peek_version(stdin), "supportedVersions": SUPPORTED_VERSIONS})
+    if command not in _SINCE:
+        raise InvalidEnvironment(
+            f"CNI_COMMAND is {short(command)}; want one of {', '.join(_SINCE)}, VERSION"
+        )
+    args = None if command in ("GC", "STATUS") else parse_args(command, env)
+    conf = parse_conf(stdin)
+    _require_version(command, conf.cni_version)
+    verbs = plugin if isinstance(plugin, PluginVerbs) else plugin(conf)
+    if args is None:
+        verbs.cmd_gc(conf) if command == "GC" else verbs.cmd_status(conf)
+        return b""
+    if command == "ADD":
+        return _json(verbs.cmd_add(args, conf).to_wire(conf.cni_version))
+    verbs.cmd_del(args, conf) if command == "DEL" else verbs.cmd_check(args, conf)
+    return b""
+
+
+_SINCE = {"ADD": "0.1.0", "DEL": "0.1.0", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+
+
+def _require_version(command: str, version: str) -> None:
+    if SUPPORTED_VERSIONS.index(version) < SUPPORTED_VERSIONS.index(_SINCE[command]):
+        raise IncompatibleVersion(
+            f"{command} needs cniVersion {_SINCE[command]} or later, not {version}"
+        )
+
+
+def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
+    """The parameters of ADD, DEL or CHECK. Raises `InvalidEnvironment` naming the variable."""
+    container_id = env.get("CNI_CONTAINERID", "")
+    if not _CONTAINER_ID.fullmatch(container_id) or len(container_id) > 128:
+        raise InvalidEnvironment(
+            f"CNI_CONTAINERID is {short(container_id)}; want 1 to 128 of letters, digits, "
+            "'_', '.', '-', a letter or digit first"
+        )
+    netns = env.get("CNI_NETNS", "")
+    if not netns and command != "DEL":
+        raise InvalidEnvironment(f"CNI_NETNS is missing; {command} needs it")
+    if netns and (not netns.startswith("/") or "\0" in netns):
+        raise InvalidEnvironment(f"CNI_NETNS is {short(netns)}; want an absolute path")
+    ifname = env.get("CNI_IFNAME", "")
+    if not _legal_ifname(ifname):
+        raise InvalidEnvironment(
+            f"CNI_IFNAME is {short(ifname)}; want an interface name of at most {_IFNAME_MAX} bytes"
+        )
+    return CmdArgs(container_id, netns, ifname, _cni_args(env.get("CNI_ARGS", "")))
+
+
+def _legal_ifname(name: str) -> bool:
+    """The kernel's rule (dev_valid_name), and no byte that would need care in a path or a log."""
+    plain = all("!" <= char <= "~" and char not in '/:"\\%' for char in name)
+    return 0 < len(name) <= _IFNAME_MAX and name not in (".", "..") and plain
+
+
+def _cni_args(text: str) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for item in filter(None, text.split(";")):
+        key, separator, value = item.partition("=")
+        if not separator or not key:
+            raise InvalidEnvironment(f"CNI_ARGS: {short(item)} is not KEY=VALUE")
+        out[key] = value
+    limits = {"K8S_POD_NAMESPACE": 63, "K8S_POD_NAME": 253}
+    for key, limit in limits.items():
+        value = out.get(key, "")
+        if value and (len(value) > limit or not _kubernetes_name(value, key)):
+            raise InvalidEnvironment(f"CNI_ARGS: {key} is {short(value)}, not a Kubernetes name")
+    return out
+
+
+def _kubernetes_name(value: str, key: str) -> bool:
+    labels = value.split(".") if key == "K8S_POD_NAME" else [value]
+    return all(_LABEL.fullmatch(label) for label in labels)
+
+
+def _code(error: errors.TortieError) -> int:
+    if isinstance(error, Refusal):
+        return error.code
+    return next(code for kind, code in CODES if isinstance(error, kind))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+__all__ = ["CURRENT_VERSION", "CmdArgs", "PluginVerbs", "Response", "dispatch", "parse_args"]

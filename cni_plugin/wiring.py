@@ -1,0 +1,157 @@
+"""Where real parts become a `Plugin`: from what the agent has open already, or from scratch.
+
+`main()` is the fallback executable `tortie-cni`: any CNI plugin's contract, the same objects,
+in a process of its own. It is what runs while no agent does: DEL works, STATUS tells the truth,
+and ADD works as long as the packet filter that the agent left in the kernel is there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cni_plugin.errors import InvalidConfig
+from cni_plugin.identity import Identifier
+from cni_plugin.locks import AttachmentLocks, FileLocks
+from cni_plugin.log import JsonLines
+from cni_plugin.plugin import Plugin
+from cni_plugin.policy_gate import FilePolicyGate, never_ready, nft_table_present
+from cni_plugin.ports import MTU_FILE, Ports
+from cni_plugin.skel import dispatch
+from cni_plugin.types import MAX_STDIN, NetConf
+from cni_plugin.undo import Log
+from ipam.client import IPAMClient
+from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.port import Datastore
+from libtortie.kube.port import KubeReader
+from libtortie.linux.netns import Netns
+from libtortie.linux.port import Kernel, Namespaces
+
+NODENAME_FILE = Path("/var/lib/tortie/nodename")
+LOCK_DIR = Path("/run/tortie/locks")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What the agent opens once and lends to every call.
+
+    `table_ready` says whether the agent's packet filter is in the kernel. `ipam` is shared
+    because its lock keeps one node's allocations from racing.
+    """
+
+    store: Datastore
+    kube: KubeReader | None
+    kernel: Kernel
+    node: str
+    table_ready: Callable[[], bool]
+    log: Log
+    ipam: IPAMClient | None = None
+    namespaces: Namespaces = field(default_factory=Netns)
+    locks: AttachmentLocks = field(default_factory=lambda: FileLocks(LOCK_DIR))
+    mtu_file: Path = MTU_FILE
+
+
+def build_plugin(
+    conf: NetConf, *, shared: SharedParts | None = None, log: Log | None = None
+) -> Plugin:
+    """The plugin for one call. Raises `InvalidConfig`, `InvalidInput`, `Unavailable`."""
+    parts = shared or _open_parts(conf, log or JsonLines())
+    if shared is not None and conf.nodename and conf.nodename != shared.node:
+        raise InvalidConfig(
+            f"nodename: {conf.nodename!r} is not the agent's {shared.node!r}; make them equal"
+        )
+    ipam = parts.ipam or IPAMClient(parts.store, parts.node, now=_now)
+    return Plugin(
+        Ports(
+            identify=Identifier(parts.kube, lambda: ipam.config().kubevirt_persistence),
+            ipam=ipam,
+            store=parts.store,
+            kernel=parts.kernel,
+            namespaces=parts.namespaces,
+            policy=FilePolicyGate(Path(conf.endpoint_status_dir), parts.table_ready),
+            locks=parts.locks,
+            node=parts.node,
+            now=_now,
+            monotonic=time.monotonic,
+            log=parts.log,
+            mtu_file=parts.mtu_file,
+        )
+    )
+
+
+def _open_parts(conf: NetConf, log: Log) -> SharedParts:
+    from libtortie.linux.netlink import NetlinkKernel  # pyroute2 takes 0.1 s
+
+    node = node_name(conf)
+    store = open_datastore(
+        DatastoreConfig(
+            type=conf.datastore,
+            sqlite_path=Path(conf.sqlite_path),
+            node=node or socket.gethostname(),
+            shared=conf.sqlite_shared,
+        )
+    )
+    return SharedParts(
+        store=store,
+        kube=_kube(conf),
+        kernel=NetlinkKernel(),
+        node=node or socket.gethostname(),
+        table_ready=nft_table_present if node else never_ready,
+        log=log,
+    )
+
+
+def node_name(conf: NetConf) -> str:
+    """The node's name: as configured, else what the agent wrote; empty before its first start.
+
+    An empty file is a missing one. Without a name ADD is refused, while DEL goes by the host's.
+    """
+    if conf.nodename:
+        return conf.nodename
+    try:
+        return Path(conf.nodename_file or NODENAME_FILE).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _kube(conf: NetConf) -> KubeReader | None:
+    if conf.kubernetes is None:
+        return None
+    from libtortie.kube.client import HttpKubeClient  # requests takes 0.1 s
+    from libtortie.kube.config import direct, load_kubeconfig
+
+    if conf.kubernetes.kubeconfig:
+        return HttpKubeClient(load_kubeconfig(conf.kubernetes.kubeconfig))
+    if conf.kubernetes.k8s_api_root:
+        return HttpKubeClient(direct(conf.kubernetes.k8s_api_root))
+    raise InvalidConfig("kubernetes: want kubeconfig or k8s_api_root")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def main() -> None:
+    """`tortie-cni`: one call from environment and standard input; the answer on stdout."""
+    log = JsonLines()
+
+    def build(conf: NetConf) -> Plugin:
+        log.configure(conf)
+        return build_plugin(conf, log=log)
+
+    env = {name: value for name, value in os.environ.items() if name.startswith("CNI_")}
+    stdin = sys.stdin.buffer.read(MAX_STDIN + 1)
+    answer = dispatch(env, stdin, build, log=log)
+    sys.stdout.buffer.write(answer.stdout)
+    sys.stdout.buffer.flush()
+    sys.exit(answer.code)
+
+
+if __name__ == "__main__":
+    main()
