@@ -127,7 +127,8 @@ def step(
     nothing and asks for nothing. `now` is monotonic, in seconds."""
     after = TABLE[event.input].get(machine.state)
     if after is None or not _admits(machine, event, now, settings):
-        return _timer(machine, now, settings)
+        held = event.input is Input.TIMER and event.episode == machine.episode
+        return _timer(machine, now, settings) if held else (machine, ())
     return _enter(machine, after, event.input, now, settings)
 
 
