@@ -18,12 +18,14 @@ from libtortie.model.keys import Key, Scope
 class Sign:
     """A VM made itself heard on its veth.
 
-    `kernel_ns` is the kernel's receive time stamp, nanoseconds of CLOCK_REALTIME. `muted` is
-    how many further signs of this endpoint the sniffer counted without passing them on.
+    `episode` is that of the request to listen. `kernel_ns` is the kernel's receive time stamp,
+    nanoseconds of CLOCK_REALTIME. `muted` is how many further signs of this endpoint the sniffer
+    counted without passing them on.
     """
 
     endpoint: EndpointId
     interface: str
+    episode: int
     kind: SignKind
     kernel_ns: int
     muted: int = 0
@@ -47,10 +49,14 @@ class Unstored:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The complete content of a followed scope: what is not in it does not exist."""
+    """The complete content of a followed scope: what is not in it does not exist.
+
+    Unless `unreadable` names stored values that could not be read: then absence says nothing.
+    """
 
     scope: Scope
     records: tuple[Record, ...]
+    unreadable: tuple[str, ...] = ()
 
 
 Migration = VirtualMachineInstanceMigration
@@ -100,22 +106,28 @@ class Surveyed:
 
 @dataclass(frozen=True, slots=True)
 class RaisesSeen:
-    """Which of the asked addresses another node announces with a raised priority.
+    """What other nodes announce for the addresses that were asked about.
 
-    `asked` are the addresses BIRD was asked about, `raised` maps those raised to a next hop.
+    `raised` maps those announced with a raised priority to their next hops (joined by commas);
+    `announced` are those for which there is any host route of another node.
     """
 
     asked: frozenset[IPAddress]
     raised: Mapping[IPAddress, str] = field(default_factory=dict)
+    announced: frozenset[IPAddress] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A lane finished a job; `error` is empty when it worked."""
+    """A lane finished a job; `error` is empty when it worked.
+
+    `excepted` names what the job could not do although the rest worked.
+    """
 
     lane: str
     generation: int
     error: str = ""
+    excepted: frozenset[str] = frozenset()
 
 
 Event = (

@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from felix_shim.events import Sign
 from felix_shim.frames import classify, mac_bytes
@@ -39,12 +39,16 @@ _TIMESPEC = struct.Struct("@qq")
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """An endpoint whose VM is listened for; the MAC and the addresses are the VM's."""
+    """An endpoint whose VM is listened for; the MAC and the addresses are the VM's.
+
+    `episode` goes back with every sign, so that a late one can be told apart.
+    """
 
     endpoint: EndpointId
     interface: str
     mac: str
     addresses: tuple[IPAddress, ...]
+    episode: int
 
 
 @dataclass(slots=True)
@@ -151,7 +155,10 @@ class Announcements:
 
     def _adopt(self, wanted: Mapping[EndpointId, Watched]) -> None:
         for endpoint, ear in list(self._ears.items()):
-            if wanted.get(endpoint) != ear.watched:
+            watched = wanted.get(endpoint)
+            if watched == replace(ear.watched, episode=watched.episode if watched else -1):
+                ear.watched = watched
+            else:
                 self._close(ear)
                 del self._ears[endpoint]
         for endpoint, watched in wanted.items():
@@ -224,7 +231,9 @@ class Announcements:
             ear.muted += 1
             return
         watched = ear.watched
-        self._post(Sign(watched.endpoint, watched.interface, kind, stamp, ear.muted))
+        self._post(
+            Sign(watched.endpoint, watched.interface, watched.episode, kind, stamp, ear.muted)
+        )
         ear.muted = 0
         ear.muted_until = time.monotonic() + MUTE_SECONDS
         _attach(ear.socket, NOTHING)

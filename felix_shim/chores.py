@@ -1,0 +1,213 @@
+"""Work that concerns the whole node: decide a value from what is known, hand it to its outlet.
+
+Each chore is level-triggered: doing it again with nothing changed gives the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import IPv4Interface, ip_network
+from typing import TypeVar
+
+from felix_shim import desired
+from felix_shim.bird_input import bird_input
+from felix_shim.cluster import NODES, scopes
+from felix_shim.events import Done, RaisesSeen
+from felix_shim.jsonlog import Log
+from felix_shim.lanes import Job
+from felix_shim.model import EndpointId
+from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
+from felix_shim.policy import EndpointPolicy, compile_endpoint, policy_set
+from felix_shim.state import Memory, Remembered
+from felix_shim.world import LISTEN, NUDGE, OWNERS, RAISES, World
+from libtortie.errors import InvalidInput
+
+T = TypeVar("T")
+
+BEFORE_ROUTES = (NUDGE, POLICY, LISTEN)
+AFTER_ROUTES = (MEMORY, STATUS, OWNERS, RAISES, NODE, BIRD, SURVEY)
+"""Dependency order. A machine is saved after its routes were changed, never before: what the
+kernel has beyond the saved state is then always a step forward (`migration.recover`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this agent is: its node, the node's address, and whether there is an API to follow.
+
+    `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
+    BIRD to ask, so another daemon's host route in the kernel counts as a raise.
+    """
+
+    node: str
+    address: IPv4Interface
+    kube: bool
+    uplinks: tuple[str, ...] = ()
+    kernel_raises: bool = False
+
+
+@dataclass(slots=True)
+class Chores:
+    """One method per chore; `rules_ready` once the rules of a complete list are in the kernel."""
+
+    identity: Identity
+    world: World
+    out: Outlets
+    log: Log
+    rules_ready: bool = False
+    _generation: int = 0
+    _policy_jobs: dict[int, frozenset[tuple[EndpointId, str]]] = field(default_factory=dict)
+    _bgp_problems: tuple[str, ...] = ()
+
+    def do(self, chore: str) -> None:
+        """One chore, whose being due is over."""
+        self.world.due.chores.discard(chore)
+        _CHORES[chore](self)
+
+    def nudge(self) -> None:
+        """A link came up: sniffers that wait for it need not wait any longer."""
+        self.out.nudge()
+
+    def listen(self) -> None:
+        """Say which endpoints' VMs are listened for."""
+        self.out.listen(desired.watched(self.world.roster))
+
+    def own(self) -> None:
+        """Say which endpoints must own their VMs' addresses."""
+        self.out.own(desired.owners(self.world.roster, self.identity.node))
+
+    def write_status(self) -> None:
+        """Files for exactly the endpoints whose policy is in force."""
+        bodies = desired.status_files(self.world.roster, self.world.links_up)
+        self._submit(STATUS, partial(_whole, self.out.write_status, bodies))
+
+    def survey(self) -> None:
+        """Read links and routes whole."""
+        self._submit(SURVEY, self.out.survey)
+
+    def remember(self) -> None:
+        """Save the machines of VMs and the raise counters."""
+        newcomers = self.world.due.newcomers
+        machines = tuple(
+            Remembered(local.id, local.endpoint.container_id, local.machine, local.returned)
+            for local in self.world.roster
+            if local.endpoint.vm is not None and local.id not in newcomers
+        )
+        memory = Memory(machines, self.world.raises)
+        self._submit(MEMORY, partial(_whole, self.out.save, memory))
+
+    def apply_policy(self) -> None:
+        """All rules, and the sysctls of endpoints that have not been in force yet."""
+        rules: list[EndpointPolicy] = []
+        members: set[tuple[EndpointId, str]] = set()
+        interfaces: set[str] = set()
+        for local in self.world.roster:
+            try:
+                rules.append(compile_endpoint(local.endpoint))
+            except InvalidInput as error:
+                self.log.error("endpoint_malformed", endpoint=local.id, reason=error)
+                continue
+            if not local.in_force and local.endpoint.interface in self.world.links_up:
+                interfaces.add(local.endpoint.interface)
+                members.add((local.id, local.endpoint.container_id))
+        job = partial(self.out.apply_policy, policy_set(rules), frozenset(interfaces))
+        self._policy_jobs[self._submit(POLICY, job)] = frozenset(members)
+
+    def policy_applied(self, done: Done) -> bool:
+        """The rules of a generation are in the kernel: what waited for them may go on.
+
+        False when an endpoint's sysctls could not be set although its link is up.
+        """
+        self.rules_ready = True
+        world = self.world
+        whole = True
+        for endpoint, container_id in self._policy_jobs.get(done.generation, frozenset()):
+            local = world.roster.get(endpoint)
+            if local is None or local.endpoint.container_id != container_id:
+                continue
+            if local.endpoint.interface in done.excepted:
+                whole &= local.endpoint.interface not in world.links_up
+                continue
+            local.in_force = local.in_force or done.generation
+            world.due.destinations |= {ip_network(one) for one in local.endpoint.addresses}
+        self._policy_jobs = {
+            generation: members
+            for generation, members in self._policy_jobs.items()
+            if generation > done.generation
+        }
+        world.due.chores.add(STATUS)
+        return whole
+
+    def ask_raises(self) -> None:
+        """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
+        world, routes = self.world, self.out.routes
+        addresses = set()
+        urgent = False
+        for local in world.roster:
+            for address in local.endpoint.addresses:
+                learned = routes.learned(ip_network(address)) is not None
+                known = world.raises.number((address,)) > 0
+                if desired.worth_asking(local, learned, known):
+                    addresses.add(address)
+                    urgent |= learned != known
+        if not self.identity.kernel_raises:
+            self.out.ask_raises(frozenset(addresses), urgent)
+            return
+        raised = {}
+        for address in addresses:
+            if route := routes.learned(ip_network(address)):
+                raised[address] = str(route.gateway or route.ifname)
+        world.raises_seen(RaisesSeen(frozenset(addresses), raised, frozenset(raised)))
+
+    def register(self) -> None:
+        """See that the Node resource has this node's address."""
+        if not self.world.cluster.listed(NODES):
+            return
+        node = self.world.cluster.nodes().get(self.identity.node)
+        bgp = node.spec.bgp if node else None
+        if bgp is None or bgp.ipv4_address != str(self.identity.address):
+            self._submit(NODE, partial(_whole, self.out.register, self.identity.address))
+
+    def configure_bird(self) -> None:
+        """BIRD's input, once everything it depends on was listed."""
+        if self.out.run_bird is None:
+            return
+        if not self.world.cluster.listed(*scopes(self.identity.node)):
+            return
+        plan = bird_input(
+            self.world.cluster,
+            self.identity.address,
+            self.world.settings,
+            self.identity.uplinks,
+        )
+        for problem in plan.problems:
+            if problem not in self._bgp_problems:
+                self.log.error("bgp_setting_ignored", reason=problem)
+        self._bgp_problems = plan.problems
+        self._submit(BIRD, partial(_whole, self.out.run_bird, plan.input))
+
+    def _submit(self, lane: str, job: Job) -> int:
+        self._generation += 1
+        self.out.lanes[lane].submit(self._generation, job)
+        return self._generation
+
+
+_CHORES: dict[str, Callable[[Chores], None]] = {
+    NUDGE: Chores.nudge,
+    MEMORY: Chores.remember,
+    POLICY: Chores.apply_policy,
+    LISTEN: Chores.listen,
+    STATUS: Chores.write_status,
+    OWNERS: Chores.own,
+    RAISES: Chores.ask_raises,
+    NODE: Chores.register,
+    BIRD: Chores.configure_bird,
+    SURVEY: Chores.survey,
+}
+
+
+def _whole(work: Callable[[T], None], argument: T) -> frozenset[str]:
+    """A lane's job that does all or fails."""
+    work(argument)
+    return frozenset()

@@ -1,0 +1,120 @@
+"""The agent's copy of the stored resources it follows, and what they come to. No I/O.
+
+Nothing is concluded from a scope before it was listed once: an empty copy is not an empty store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface
+
+from felix_shim.settings import Settings, effective
+from libtortie.datastore.port import Record, Value
+from libtortie.model.ipam import AffinityState, BlockAffinity
+from libtortie.model.keys import Affinities, AffinityKey, IPNetwork, Key, Kind, Resources, Scope
+from libtortie.model.resources import (
+    BGPConfiguration,
+    BGPPeer,
+    FelixConfiguration,
+    IPPool,
+    Node,
+)
+
+ENDPOINTS = Resources(Kind.WORKLOAD_ENDPOINT)
+FELIX = Resources(Kind.FELIX_CONFIGURATION)
+POOLS = Resources(Kind.IP_POOL)
+NODES = Resources(Kind.NODE)
+PEERS = Resources(Kind.BGP_PEER)
+BGP = Resources(Kind.BGP_CONFIGURATION)
+
+
+def scopes(node: str) -> tuple[Scope, ...]:
+    """Everything an agent follows."""
+    return ENDPOINTS, FELIX, POOLS, NODES, PEERS, BGP, Affinities(node)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Stored values by scope and key."""
+
+    node: str
+    _values: dict[Scope, dict[Key, Value]] = field(default_factory=dict)
+
+    def put(self, scope: Scope, record: Record) -> bool:
+        """Take a value; True when it differs from the one known."""
+        values = self._values.setdefault(scope, {})
+        if values.get(record.key) == record.value:
+            return False
+        values[record.key] = record.value
+        return True
+
+    def remove(self, scope: Scope, key: Key) -> bool:
+        """Forget a value; True when there was one."""
+        return self._values.setdefault(scope, {}).pop(key, None) is not None
+
+    def replace(self, scope: Scope, records: tuple[Record, ...]) -> bool:
+        """Take a complete list; True when anything changed or the scope was never listed."""
+        fresh = {record.key: record.value for record in records}
+        changed = self._values.get(scope) != fresh
+        self._values[scope] = fresh
+        return changed
+
+    def listed(self, *wanted: Scope) -> bool:
+        """Whether these scopes were listed at least once."""
+        return all(scope in self._values for scope in wanted)
+
+    def settings(self) -> Settings:
+        """Effective FelixConfiguration: `default`, then `node.<name>`."""
+        found = {
+            item.metadata.name: item.spec
+            for item in self._values.get(FELIX, {}).values()
+            if isinstance(item, FelixConfiguration)
+        }
+        names = ("default", f"node.{self.node}")
+        return effective((name, found[name]) for name in names if name in found)
+
+    def nodes(self) -> dict[str, Node]:
+        """Nodes by name."""
+        values = self._values.get(NODES, {}).values()
+        return {item.metadata.name: item for item in values if isinstance(item, Node)}
+
+    def pools(self) -> tuple[IPPool, ...]:
+        """IP pools in key order."""
+        return tuple(item for item in self._sorted(POOLS) if isinstance(item, IPPool))
+
+    def peers(self) -> tuple[BGPPeer, ...]:
+        """BGP peers in key order."""
+        return tuple(item for item in self._sorted(PEERS) if isinstance(item, BGPPeer))
+
+    def bgp(self) -> BGPConfiguration:
+        """BGPConfiguration `default`, or what holds without one."""
+        for item in self._values.get(BGP, {}).values():
+            if isinstance(item, BGPConfiguration) and item.metadata.name == "default":
+                return item
+        return BGPConfiguration()
+
+    def blocks(self) -> tuple[IPNetwork, ...]:
+        """Blocks this node owns for certain."""
+        owned = [
+            key.cidr
+            for key, value in self._values.get(Affinities(self.node), {}).items()
+            if isinstance(key, AffinityKey)
+            and isinstance(value, BlockAffinity)
+            and value.state is AffinityState.CONFIRMED
+            and not value.deleted
+        ]
+        return tuple(sorted(owned, key=lambda cidr: (cidr.version, int(cidr.network_address))))
+
+    def node_address(self, name: str) -> IPv4Address | None:
+        """A node's BGP address, None when it has none or an unreadable one."""
+        node = self.nodes().get(name)
+        if node is None or node.spec.bgp is None or not node.spec.bgp.ipv4_address:
+            return None
+        try:
+            return IPv4Interface(node.spec.bgp.ipv4_address).ip
+        except ValueError:
+            return None
+
+    def _sorted(self, scope: Scope) -> list[Value]:
+        values = self._values.get(scope, {})
+        return [values[key] for key in sorted(values, key=str)]

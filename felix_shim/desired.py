@@ -1,0 +1,121 @@
+"""From what the agent knows to what shall be, one function per outlet. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, ip_network
+
+from felix_shim.drivers.announcements import Watched
+from felix_shim.migration import Machine, State, wants_owner, wants_signs
+from felix_shim.model import Endpoint, EndpointId
+from felix_shim.owners import Ownership
+from felix_shim.roster import Local
+from ipam.ownership import pod_owner
+from libtortie.model.ipam import IPAddress
+from libtortie.model.names import status_file_name
+
+_STORED_ALREADY = datetime.fromtimestamp(0, UTC)
+"""The time stamp of an owner that is only compared: the one stored at ADD stays."""
+
+
+def status_name(endpoint: Endpoint) -> str:
+    """Name of the endpoint's status file."""
+    return status_file_name(endpoint.orchestrator, endpoint.workload, endpoint.id.endpoint)
+
+
+def status_body(endpoint: Endpoint, generation: int) -> str:
+    """Calico's fields, and two of ours: the sandbox, and the rules that first had it."""
+    families: dict[int, list[str]] = {4: [], 6: []}
+    for address in endpoint.addresses:
+        families[address.version].append(str(ip_network(address)))
+    body = {
+        "ifaceName": endpoint.interface,
+        "mac": endpoint.mac,
+        "ipv4Nets": families[4],
+        "ipv6Nets": families[6],
+        "containerID": endpoint.container_id,
+        "generation": generation,
+    }
+    return json.dumps({key: value for key, value in body.items() if value})
+
+
+def status_files(locals_: Iterable[Local], links_up: frozenset[str]) -> dict[str, str]:
+    """A file for each endpoint whose rules and sysctls are in force and whose veth is up."""
+    return {
+        status_name(local.endpoint): status_body(local.endpoint, local.in_force)
+        for local in locals_
+        if local.in_force and local.endpoint.interface in links_up
+    }
+
+
+def watched(locals_: Iterable[Local]) -> dict[EndpointId, Watched]:
+    """The endpoints whose VM is to be listened for."""
+    return {
+        local.id: Watched(
+            endpoint=local.id,
+            interface=local.endpoint.interface,
+            mac=local.endpoint.mac,
+            addresses=local.endpoint.addresses,
+            episode=local.machine.episode,
+        )
+        for local in locals_
+        if wants_signs(local.machine)
+    }
+
+
+def owners(locals_: Iterable[Local], node: str) -> dict[EndpointId, Ownership]:
+    """The endpoints that must own their VM's addresses."""
+    return {
+        local.id: Ownership(
+            endpoint=local.id,
+            handle_id=local.endpoint.vm.handle_id,
+            owner=pod_owner(
+                namespace=local.id.namespace,
+                pod=local.id.pod,
+                node=node,
+                timestamp=_STORED_ALREADY,
+                container_id=local.endpoint.container_id,
+                pod_uid=local.endpoint.pod_uid,
+                vmi_name=local.endpoint.vm.vmi_name,
+                vmi_uid=local.endpoint.vm.vmi_uid,
+                vmim_uid="" if local.returned else local.machine.migration_uid,
+            ),
+            episode=local.machine.episode,
+        )
+        for local in locals_
+        if local.endpoint.vm is not None
+        and local.endpoint.vm.handle_id
+        and wants_owner(local.machine)
+    }
+
+
+def came_back(before: State, after: State) -> bool | None:
+    """Whether this move brings a VM back to a node it had left; None: it says nothing about it."""
+    if after is State.TARGET:
+        return False
+    if before is State.DEPARTED and after in (State.LIVE, State.BASE, State.TIME_WAIT):
+        return True
+    return None
+
+
+def worth_asking(local: Local, learned: bool, known_raise: bool) -> bool:
+    """Whether BGP must be asked if another node raised the endpoint's addresses.
+
+    While ours is raised, BIRD keeps the other route out of the kernel, so only BIRD can tell;
+    an ordinary endpoint is worth it only when the kernel shows a route of BIRD's.
+    """
+    if local.endpoint.vm is None:
+        return False
+    return local.machine.state is not State.BASE or learned or known_raise
+
+
+def settled(machine: Machine) -> bool:
+    """Whether nothing about this machine needs remembering."""
+    return machine == Machine(facts=machine.facts)
+
+
+def is_ipv4(address: IPAddress) -> bool:
+    """Whether an address is IPv4."""
+    return isinstance(address, IPv4Address)

@@ -1,0 +1,66 @@
+"""Kernel settings that workload interfaces need.
+
+* The guest's gateway 169.254.1.1 is answered by proxy ARP, at once (`proxy_delay` 0: the default
+  holds the first answer back for up to 0.8 s).
+* `rp_filter` is 0 on the veth and for `all` (the kernel takes the larger of the two): while a
+  migration target has no route, strict or loose reverse-path filtering would leave the gateway's
+  ARP unanswered. Spoofed packets are dropped by nftables, by interface, MAC and address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from libtortie.errors import KernelError, NotFound
+from libtortie.linux.port import Kernel
+
+NODE = (
+    ("net/ipv4/ip_forward", "1"),
+    ("net/ipv4/conf/all/rp_filter", "0"),
+)
+NODE_IPV6 = (("net/ipv6/conf/all/forwarding", "1"),)
+WORKLOAD = (
+    ("net/ipv4/conf/{}/rp_filter", "0"),
+    ("net/ipv4/conf/{}/route_localnet", "1"),
+    ("net/ipv4/conf/{}/forwarding", "1"),
+    ("net/ipv4/neigh/{}/proxy_delay", "0"),
+    ("net/ipv4/conf/{}/proxy_arp", "1"),
+)
+WORKLOAD_IPV6 = (
+    ("net/ipv6/conf/{}/accept_ra", "0"),
+    ("net/ipv6/conf/{}/forwarding", "1"),
+    ("net/ipv6/neigh/{}/proxy_delay", "0"),
+    ("net/ipv6/conf/{}/proxy_ndp", "1"),
+)
+
+
+def ensure_node(kernel: Kernel) -> None:
+    """Make the node forward. Raises `KernelError`; a kernel without IPv6 is fine."""
+    for name, value in NODE:
+        kernel.write_sysctl(name, value)
+    for name, value in NODE_IPV6:
+        try:
+            kernel.write_sysctl(name, value)
+        except NotFound:
+            return  # IPv6 is not there: nothing to forward
+
+
+def ensure_workloads(kernel: Kernel, interfaces: Iterable[str]) -> frozenset[str]:
+    """Set up these interfaces; returns those that could not be (not there yet, or refused)."""
+    return frozenset(name for name in interfaces if not _ensure(kernel, name))
+
+
+def _ensure(kernel: Kernel, interface: str) -> bool:
+    try:
+        for name, value in WORKLOAD:
+            kernel.write_sysctl(name.format(interface), value)
+    except (NotFound, KernelError):
+        return False
+    try:
+        for name, value in WORKLOAD_IPV6:
+            kernel.write_sysctl(name.format(interface), value)
+    except NotFound:
+        return True  # IPv6 is off on this interface or in this kernel
+    except KernelError:
+        return False
+    return True

@@ -1,0 +1,165 @@
+"""What the API's objects say about a local endpoint. Pure; the order of arrival plays no part.
+
+A pod is the TARGET of a migration when its own label (or what the CNI plugin proved at ADD)
+names the migration, the migration is live, and it moves the VMI that owns the pod. It is the
+SOURCE when a migration of its VMI, live or Succeeded, names it as source pod: KubeVirt writes
+that into the migration's own status, and earlier into the VMI's.
+
+Proof is `VMI.status.nodeName` of the VMI with the endpoint's UID. A VMI of the same name and
+another UID is another run of the VM: the endpoint's own run is over, so the VM is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from felix_shim.migration import Facts
+from felix_shim.model import Endpoint, Proof, Role, VMRef
+from libtortie.kube.objects import (
+    LABEL_LAUNCHER,
+    LAUNCHER,
+    MigrationState,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
+
+Name = tuple[str, str]
+_SUCCEEDED = "Succeeded"
+
+
+@dataclass(slots=True)
+class VirtualMachines:
+    """The KubeVirt objects known so far, indexed by the VMI they are about."""
+
+    migrations_in_sync: bool = False
+    instances_in_sync: bool = False
+    _migrations: dict[Name, VirtualMachineInstanceMigration] = field(default_factory=dict)
+    _by_vmi: defaultdict[Name, dict[Name, VirtualMachineInstanceMigration]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    _instances: dict[Name, VirtualMachineInstance] = field(default_factory=dict)
+
+    def put(self, item: VirtualMachineInstanceMigration | VirtualMachineInstance) -> Name:
+        """Take the newer form of an object; returns (namespace, name) of the VMI it is about."""
+        if isinstance(item, VirtualMachineInstance):
+            vmi = _name(item)
+            self._instances[vmi] = item
+            return vmi
+        vmi = (item.metadata.namespace, item.spec.vmi_name)
+        self._migrations[_name(item)] = item
+        self._by_vmi[vmi][_name(item)] = item
+        return vmi
+
+    def remove(self, item: VirtualMachineInstanceMigration | VirtualMachineInstance) -> Name:
+        """Forget an object; returns (namespace, name) of the VMI it was about."""
+        if isinstance(item, VirtualMachineInstance):
+            self._instances.pop(_name(item), None)
+            return _name(item)
+        self._migrations.pop(_name(item), None)
+        vmi = (item.metadata.namespace, item.spec.vmi_name)
+        self._by_vmi[vmi].pop(_name(item), None)
+        if not self._by_vmi[vmi]:
+            del self._by_vmi[vmi]
+        return vmi
+
+    def keep_migrations(self, delivered: frozenset[Name]) -> set[Name]:
+        """A complete list of migrations arrived: forget all others; returns the VMIs concerned."""
+        self.migrations_in_sync = True
+        stale = [item for name, item in self._migrations.items() if name not in delivered]
+        return {self.remove(item) for item in stale}
+
+    def keep_instances(self, delivered: frozenset[Name]) -> set[Name]:
+        """A complete list of VMIs arrived: forget all others; returns the VMIs concerned."""
+        self.instances_in_sync = True
+        stale = [item for name, item in self._instances.items() if name not in delivered]
+        return {self.remove(item) for item in stale}
+
+    def migrations_of(self, vm: VMRef) -> tuple[VirtualMachineInstanceMigration, ...]:
+        """Every migration of a VMI, live and final."""
+        return tuple(self._by_vmi.get((vm.namespace, vm.vmi_name), {}).values())
+
+    def instance_of(self, vm: VMRef) -> VirtualMachineInstance | None:
+        """The VMI of this name, whatever its UID."""
+        return self._instances.get((vm.namespace, vm.vmi_name))
+
+
+def derive(
+    endpoint: Endpoint,
+    machines: VirtualMachines,
+    node: str,
+    *,
+    raised_elsewhere: int = 0,
+    stale_elsewhere: bool = False,
+) -> Facts:
+    """The facts about an endpoint, from migrations that are in sync."""
+    vm = endpoint.vm
+    if vm is None:
+        return Facts(raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
+    migrations = machines.migrations_of(vm)
+    instance = machines.instance_of(vm)
+    target = _targeting(endpoint, migrations)
+    role = Role.NONE
+    if target is not None:
+        role = Role.TARGET
+    elif any(_is_source(endpoint, migration, instance, vm) for migration in migrations):
+        role = Role.SOURCE
+    return Facts(
+        role=role,
+        final=all(migration.final for migration in migrations),
+        proof=prove(endpoint, vm, instance, node),
+        raised_elsewhere=raised_elsewhere,
+        stale_elsewhere=stale_elsewhere,
+        migration_uid=target.metadata.uid if target is not None else "",
+    )
+
+
+def prove(
+    endpoint: Endpoint, vm: VMRef, instance: VirtualMachineInstance | None, node: str
+) -> Proof:
+    """Where the VMI that owns the endpoint's pod runs, as far as the API says."""
+    if instance is None:
+        return Proof.UNKNOWN
+    if instance.metadata.uid != vm.vmi_uid:
+        return Proof.ELSEWHERE
+    runs_on = instance.status.node_name
+    if not runs_on:
+        return Proof.UNKNOWN
+    if runs_on != node:
+        return Proof.ELSEWHERE
+    pods = instance.status.active_pods
+    another_pod_here = endpoint.pod_uid not in pods and node in pods.values()
+    return Proof.ELSEWHERE if endpoint.pod_uid and another_pod_here else Proof.HERE
+
+
+def _targeting(
+    endpoint: Endpoint, migrations: tuple[VirtualMachineInstanceMigration, ...]
+) -> VirtualMachineInstanceMigration | None:
+    if not endpoint.migration_uid or endpoint.labels.get(LABEL_LAUNCHER) != LAUNCHER:
+        return None
+    live = (item for item in migrations if not item.final)
+    return next((m for m in live if m.metadata.uid == endpoint.migration_uid), None)
+
+
+def _is_source(
+    endpoint: Endpoint,
+    migration: VirtualMachineInstanceMigration,
+    instance: VirtualMachineInstance | None,
+    vm: VMRef,
+) -> bool:
+    if migration.metadata.uid == endpoint.migration_uid:
+        return False
+    if migration.final and migration.status.phase != _SUCCEEDED:
+        return False
+    if migration.status.migration_state.source_pod == endpoint.id.pod:
+        return True
+    if instance is None or instance.metadata.uid != vm.vmi_uid or migration.final:
+        return False
+    state: MigrationState = instance.status.migration_state
+    return (
+        state.source_pod == endpoint.id.pod and state.migration_uid == migration.metadata.uid != ""
+    )
+
+
+def _name(item: VirtualMachineInstanceMigration | VirtualMachineInstance) -> Name:
+    return item.metadata.namespace, item.metadata.name

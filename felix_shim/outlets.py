@@ -1,0 +1,51 @@
+"""Everything the reconciler can do to the world, as values and functions it is given.
+
+Functions that may take longer than a moment return a lane's result and are called on a lane;
+the others only pass a desired state on to a thread of their own and return at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+
+from felix_shim.bgp import BirdInput
+from felix_shim.drivers.announcements import Watched
+from felix_shim.drivers.routetable import RouteTable
+from felix_shim.lanes import Job, Lane
+from felix_shim.model import EndpointId
+from felix_shim.owners import Ownership
+from felix_shim.policy import PolicySet
+from felix_shim.state import Memory
+from libtortie.model.ipam import IPAddress
+
+POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE = "policy", "status", "bird", "memory", "survey", "node"
+LANES = (POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """The reconciler's hands.
+
+    On their lanes: `apply_policy(rules, interfaces)` returns interfaces whose sysctls could not
+    be set; `write_status(bodies)` makes the directory hold exactly these files; `run_bird`
+    (None: there is no BIRD) has BIRD run with this input; `save(memory)`; `survey()` posts a
+    `Surveyed`; `register(address)` sees to this node's Node resource.
+
+    At once: `listen`, `nudge`, `own`, and `ask_raises(addresses, urgent)`, whose answers come as
+    `RaisesSeen` now if urgent, and again and again while there are addresses.
+    """
+
+    routes: RouteTable
+    lanes: Mapping[str, Lane]
+    apply_policy: Callable[[PolicySet, frozenset[str]], frozenset[str]]
+    write_status: Callable[[Mapping[str, str]], None]
+    run_bird: Callable[[BirdInput], None] | None
+    save: Callable[[Memory], None]
+    survey: Job
+    register: Callable[[IPv4Interface], None]
+    listen: Callable[[Mapping[EndpointId, Watched]], None]
+    nudge: Callable[[], None]
+    own: Callable[[Mapping[EndpointId, Ownership]], None]
+    ask_raises: Callable[[frozenset[IPAddress], bool], None]

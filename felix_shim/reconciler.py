@@ -1,0 +1,444 @@
+"""The single owner of the agent's state: events in, desired state out, drivers applied.
+
+One thread runs `run`. It takes events from the inbox, keeps what they say (`world`), and does
+what they make due in dependency order: settle machines, remember them, rules, routes, then what
+follows from those. Work comes in small units; after each one a waiting sign of a VM goes first,
+and a slice ends after 2 ms. Slow work runs on lanes, which get a decided value and answer `Done`.
+
+The cut-over path: a `Sign` steps the machine and changes that endpoint's routes before anything
+else happens; what it decided is remembered on disk right after.
+
+Never: act on a scope that was not listed yet, take a route away because something is unknown, or
+add a route before the endpoint's rules are in the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from felix_shim import desired
+from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
+from felix_shim.cluster import ENDPOINTS, FELIX, NODES
+from felix_shim.drivers.routetable import Outcome
+from felix_shim.events import (
+    Done,
+    Event,
+    InSync,
+    Listed,
+    NetworkChanged,
+    RaisesSeen,
+    Seen,
+    Sign,
+    Stored,
+    Surveyed,
+    Unstored,
+    Vanished,
+)
+from felix_shim.inbox import Inbox
+from felix_shim.jsonlog import Log
+from felix_shim.migration import (
+    RAISED,
+    Action,
+    Input,
+    Moved,
+    StartTimer,
+    State,
+    Warn,
+    recover,
+    settle,
+    step,
+)
+from felix_shim.migration import Event as MachineEvent
+from felix_shim.model import EndpointId
+from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, SURVEY, Outlets
+from felix_shim.roster import Local
+from felix_shim.routes import desired_routes
+from felix_shim.state import Memory
+from felix_shim.timers import Backoff, Convergence, Resync, Retry, Timers
+from felix_shim.world import LISTEN, OWNERS, RAISES, World
+from libtortie.linux.port import IPNetwork, Route
+
+SLICE_SECONDS = 0.002
+RESYNC_SECONDS = 30.0
+ROUTES = "routes"
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """`monotonic` in seconds; `realtime_ns` in nanoseconds, for the kernel's time stamps."""
+
+    monotonic: Callable[[], float]
+    realtime_ns: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rim:
+    """What the reconciler has around it. `recall` reads what the last run remembered."""
+
+    outlets: Outlets
+    inbox: Inbox
+    log: Log
+    clocks: Clocks
+    recall: Callable[[World], Memory]
+
+
+class Reconciler:
+    """See the module."""
+
+    def __init__(self, identity: Identity, rim: Rim) -> None:
+        self._identity = identity
+        self._inbox = rim.inbox
+        self._log = rim.log
+        self._clocks = rim.clocks
+        self._recall = rim.recall
+        self._routes = rim.outlets.routes
+        self._world = World(identity.node, identity.kube, rim.outlets.routes, rim.log)
+        self._chores = Chores(identity, self._world, rim.outlets, rim.log)
+        self._timers = Timers()
+        self._backoff = Backoff()
+        self._memory: Memory | None = None
+        self._failed_routes: set[IPNetwork] = set()
+        self._signs_dropped = 0
+        self._timers.add(rim.clocks.monotonic() + RESYNC_SECONDS, Resync())
+        self._world.due.chores.add(SURVEY)
+
+    # -- what others may ask, from any thread ----------------------------------------------------
+
+    @property
+    def rules_ready(self) -> bool:
+        """Whether the kernel has had the rules of a complete list of endpoints."""
+        return self._chores.rules_ready
+
+    @property
+    def signs_dropped(self) -> int:
+        """Signs that counted for nothing: too early, too late, or repeated."""
+        return self._signs_dropped
+
+    @property
+    def world(self) -> World:
+        """What is known; for the reconciler's own thread and for tests."""
+        return self._world
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The thread's body: turns until the inbox is closed."""
+        while not self._inbox.closed:
+            self.turn(wait=True)
+
+    def turn(self, *, wait: bool) -> bool:
+        """Timers, one slice of events, one slice of work; False when there was nothing to do."""
+        busy = self._run_timers()
+        timeout = 0.0
+        if wait and not busy and not self._has_work():
+            timeout = self._timers.patience(self._clocks.monotonic()) or 0.0
+        end: float | None = None
+        while (event := self._inbox.take(timeout)) is not None:
+            self.take(event)
+            busy, timeout = True, 0.0
+            end = end or self._clocks.monotonic() + SLICE_SECONDS
+            if self._clocks.monotonic() >= end:
+                break
+        end = self._clocks.monotonic() + SLICE_SECONDS
+        while self._work_once():
+            busy = True
+            while (sign := self._inbox.take_urgent()) is not None:
+                self._hear(sign)
+            if self._clocks.monotonic() >= end:
+                break
+        return busy
+
+    def take(self, event: Event) -> None:
+        """Take one event in."""
+        world = self._world
+        match event:
+            case Sign():
+                self._hear(event)
+            case Stored():
+                world.stored(event)
+            case Unstored():
+                world.unstored(event)
+            case Listed():
+                world.listed(event)
+            case Seen():
+                world.seen(event.object)
+            case Vanished():
+                world.vanished(event.object)
+            case InSync():
+                world.in_sync(event)
+            case NetworkChanged():
+                world.network(event.event)
+            case Surveyed():
+                world.survey(event.links, event.routes, event.began)
+            case RaisesSeen():
+                world.raises_seen(event)
+            case Done():
+                self._done(event)
+
+    # -- gates -----------------------------------------------------------------------------------
+
+    def _begun(self) -> bool:
+        """Whether endpoints, settings and the kernel are known, so that machines can begin."""
+        return self._world.surveyed and self._world.cluster.listed(ENDPOINTS, FELIX)
+
+    def _early_chore(self) -> str:
+        """The only work before everything begins: reading the kernel, saying who we are."""
+        chores = self._world.due.chores
+        if SURVEY in chores:
+            return SURVEY
+        return NODE if NODE in chores and self._world.cluster.listed(NODES) else ""
+
+    def _has_work(self) -> bool:
+        if not self._begun():
+            return bool(self._early_chore())
+        due = self._world.due
+        return bool(due.newcomers or due.endpoints or due.destinations or due.chores)
+
+    # -- the cut-over path -------------------------------------------------------------------------
+
+    def _hear(self, sign: Sign) -> None:
+        """A VM made itself heard: its route first, everything else after."""
+        local = self._world.roster.get(sign.endpoint)
+        if local is None or local.endpoint.interface != sign.interface:
+            self._signs_dropped += 1 + sign.muted
+            return
+        now = self._clocks.monotonic()
+        heard = MachineEvent(Input.SIGN, sign.episode)
+        machine, actions = step(local.machine, heard, now, self._world.settings)
+        self._signs_dropped += sign.muted
+        if not any(isinstance(action, Moved) for action in actions):
+            self._signs_dropped += 1
+            self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind)
+            return
+        local.machine = machine
+        outcomes = [self._route(dst) for dst in _destinations(local)]
+        latency = (self._clocks.realtime_ns() - sign.kernel_ns) / 1e6
+        self._follow(local, actions)
+        self._chores.do(MEMORY)
+        self._chores.do(LISTEN)
+        self._log.info(
+            "sign",
+            endpoint=local.id,
+            kind=sign.kind,
+            kernel_ns=sign.kernel_ns,
+            episode=machine.episode,
+            signs_dropped=self._signs_dropped,
+        )
+        for outcome in outcomes:
+            self._tell_route(local, outcome, latency=latency, kernel_ns=sign.kernel_ns)
+
+    # -- units of work, in dependency order ------------------------------------------------------
+
+    def _work_once(self) -> bool:
+        """Do one unit of due work; False when there is none."""
+        if not self._has_work():
+            return False
+        due = self._world.due
+        if not self._begun():
+            self._chores.do(self._early_chore())
+        elif due.newcomers:
+            self._begin(due.newcomers.pop())
+        elif due.endpoints:
+            self._settle(due.endpoints.pop())
+        elif chore := next((one for one in BEFORE_ROUTES if one in due.chores), ""):
+            self._chores.do(chore)
+        elif due.destinations:
+            self._compare(due.destinations.pop())
+        else:
+            self._chores.do(next(one for one in AFTER_ROUTES if one in due.chores))
+        return True
+
+    def _begin(self, endpoint: EndpointId) -> None:
+        """Give a new endpoint the machine that memory or the kernel's routes call for."""
+        local = self._world.roster.get(endpoint)
+        if local is None:
+            return
+        known = self._recalled().of(local.id, local.endpoint.container_id)
+        if self._identity.kube:
+            normal, raised = self._kernel_evidence(local)
+            target = local.endpoint.migration_uid if local.endpoint.vm else ""
+            saved = known.machine if known is not None else None
+            local.machine = recover(
+                saved, kernel_raised=raised, kernel_normal=normal, target=target
+            )
+            local.returned = known is not None and known.returned
+        if local.machine.state is not State.BASE:
+            self._log.info(
+                "migration_begun",
+                endpoint=local.id,
+                state=local.machine.state,
+                episode=local.machine.episode,
+                remembered=known is not None,
+            )
+        self._settle(endpoint)
+        self._world.due.chores |= {LISTEN, OWNERS, RAISES}
+
+    def _recalled(self) -> Memory:
+        if self._memory is None:
+            self._memory = self._recall(self._world)
+            self._world.raises = self._memory.raises
+        return self._memory
+
+    def _kernel_evidence(self, local: Local) -> tuple[bool, bool]:
+        """Whether the kernel has a normal and a raised route to this endpoint's own veth."""
+        settings = self._world.settings
+        normal = raised = False
+        for address in local.endpoint.addresses:
+            priorities = settings.ipv4 if address.version == 4 else settings.ipv6
+            for route in self._routes.actual(ip_network(address)):
+                if route.ifname == local.endpoint.interface:
+                    normal |= route.priority == priorities.normal
+                    raised |= route.priority == priorities.elevated
+        return normal, raised
+
+    def _settle(self, endpoint: EndpointId) -> None:
+        """Bring an endpoint's machine into agreement with the facts."""
+        local = self._world.roster.get(endpoint)
+        if local is None:
+            return
+        world = self._world
+        facts = world.facts_of(local)
+        machine, actions = settle(local.machine, facts, self._clocks.monotonic(), world.settings)
+        if machine != local.machine and local.endpoint.vm is not None:
+            world.due.chores.add(MEMORY)
+        local.machine = machine
+        self._follow(local, actions)
+
+    def _follow(self, local: Local, actions: tuple[Action, ...]) -> None:
+        """What a machine's actions make due."""
+        due = self._world.due
+        for action in actions:
+            match action:
+                case Moved(before, after, why, episode):
+                    self._log.info(
+                        "migration_transition",
+                        **{"from": before},
+                        endpoint=local.id,
+                        to=after,
+                        input=why,
+                        episode=episode,
+                        migration_uid=local.machine.migration_uid,
+                    )
+                    returned = desired.came_back(before, after)
+                    local.returned = local.returned if returned is None else returned
+                    due.destinations |= set(_destinations(local))
+                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES}
+                case StartTimer(deadline, episode):
+                    self._timers.add(deadline, Convergence(local.id, episode))
+                    due.chores.add(MEMORY)
+                case Warn(text):
+                    self._log.warning("migration_warning", endpoint=local.id, reason=text)
+                case _:
+                    due.chores |= {LISTEN, OWNERS}
+
+    def _compare(self, dst: IPNetwork) -> None:
+        """Make the routes to one address what they shall be."""
+        outcome = self._route(dst)
+        locals_ = self._world.roster.with_address(dst.network_address)
+        self._tell_route(locals_[0] if locals_ else None, outcome)
+
+    def _route(self, dst: IPNetwork) -> Outcome:
+        """Change the routes to one address in the kernel, unless they have to wait.
+
+        They wait for the rules of the endpoint, and for its link; what the kernel has meanwhile
+        stays. Both bring the address up again.
+        """
+        world = self._world
+        locals_ = world.roster.with_address(dst.network_address)
+        wanted = desired_routes(
+            ((local.endpoint, local.machine.state) for local in locals_),
+            world.settings.ipv4,
+            ipv6=world.settings.ipv6,
+        )
+        mine = frozenset(route for route in wanted if route.dst == dst)
+        ready = {local.endpoint.interface for local in locals_ if local.in_force}
+        actual = frozenset(self._routes.actual(dst))
+        if any(route.ifname not in ready for route in mine - actual):
+            return Outcome(dst)
+        outcome = self._routes.apply(dst, mine)
+        if outcome.error:
+            self._failed_routes.add(dst)
+            self._retry(ROUTES)
+        elif dst in self._failed_routes:
+            self._failed_routes.discard(dst)
+        if not self._failed_routes:
+            self._backoff.worked(ROUTES)
+        return outcome
+
+    def _tell_route(
+        self,
+        local: Local | None,
+        outcome: Outcome,
+        *,
+        latency: float | None = None,
+        kernel_ns: int | None = None,
+    ) -> None:
+        """One log line for what became of one address's routes."""
+        about: dict[str, object] = {"dst": outcome.dst}
+        if local is not None:
+            about |= {"endpoint": local.id, "episode": local.machine.episode}
+        if latency is not None:
+            about |= {"latency_ms": round(latency, 3), "kernel_ns": kernel_ns}
+        if outcome.error:
+            self._log.warning("route_failed", **about, reason=outcome.error)
+            return
+        if not outcome.added and not outcome.deleted:
+            if latency is not None and not outcome.added:
+                self._log.warning("route_waits_for_policy", **about)
+            return
+        raised = local is not None and local.machine.state in RAISED
+        reverted = any(self._is_raised(route) for route in outcome.deleted)
+        event = "route_raised" if raised else "route_reverted" if reverted else "route_changed"
+        self._log.info(
+            event,
+            **about,
+            metrics=[route.priority for route in outcome.added],
+            removed=[route.priority for route in outcome.deleted],
+        )
+
+    def _is_raised(self, route: Route) -> bool:
+        settings = self._world.settings
+        priorities = settings.ipv4 if route.dst.version == 4 else settings.ipv6
+        return route.priority == priorities.elevated
+
+    # -- lanes, retries and timers ---------------------------------------------------------------
+
+    def _done(self, done: Done) -> None:
+        if done.error:
+            self._log.warning("apply_failed", work=done.lane, reason=done.error)
+            self._retry(done.lane)
+            return
+        if done.lane == POLICY and not self._chores.policy_applied(done):
+            self._retry(POLICY)
+        elif self._backoff.worked(done.lane):
+            self._log.info("apply_recovered", work=done.lane)
+
+    def _retry(self, work: str) -> None:
+        delay = self._backoff.failed(work)
+        self._timers.add(self._clocks.monotonic() + delay, Retry(work))
+
+    def _run_timers(self) -> bool:
+        now = self._clocks.monotonic()
+        ran = False
+        while (entry := self._timers.due(now)) is not None:
+            ran = True
+            match entry:
+                case Convergence(endpoint, episode):
+                    local = self._world.roster.get(endpoint)
+                    if local is not None and local.machine.episode == episode:
+                        self._world.due.endpoints.add(endpoint)
+                case Retry(work) if work == ROUTES:
+                    self._world.due.destinations |= self._failed_routes
+                case Retry(work):
+                    self._world.due.chores.add(work)
+                case Resync():
+                    self._world.everything()
+                    self._world.due.chores |= {SURVEY, LISTEN, OWNERS, RAISES, BIRD, NODE}
+                    self._timers.add(now + RESYNC_SECONDS, Resync())
+        return ran
+
+
+def _destinations(local: Local) -> tuple[IPNetwork, ...]:
+    return tuple(ip_network(address) for address in local.endpoint.addresses)

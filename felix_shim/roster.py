@@ -1,0 +1,117 @@
+"""The local endpoints and their machines, findable by address, VMI, interface and stored key."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from felix_shim.migration import Machine
+from felix_shim.model import Endpoint, EndpointId
+from libtortie.model.ipam import IPAddress
+from libtortie.model.keys import Key
+
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class Local:
+    """An endpoint of this node.
+
+    `in_force` is the generation of the rules that first had it in the kernel, with its sysctls;
+    0 while they are not there. `returned`: the VM left it once and came back.
+    """
+
+    key: Key
+    endpoint: Endpoint
+    machine: Machine = field(default_factory=Machine)
+    in_force: int = 0
+    returned: bool = False
+
+    @property
+    def id(self) -> EndpointId:
+        """Its identity."""
+        return self.endpoint.id
+
+
+@dataclass(slots=True)
+class Roster:
+    """All local endpoints. Two stored keys never share an endpoint id: the later one wins."""
+
+    _by_id: dict[EndpointId, Local] = field(default_factory=dict)
+    _by_key: dict[Key, EndpointId] = field(default_factory=dict)
+    _by_address: defaultdict[IPAddress, set[EndpointId]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+    _by_vmi: defaultdict[tuple[str, str], set[EndpointId]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+    _by_interface: defaultdict[str, set[EndpointId]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+
+    def get(self, endpoint: EndpointId) -> Local | None:
+        """One endpoint."""
+        return self._by_id.get(endpoint)
+
+    def of_key(self, key: Key) -> Local | None:
+        """The endpoint a stored key describes."""
+        found = self._by_key.get(key)
+        return None if found is None else self._by_id[found]
+
+    def keys(self) -> frozenset[Key]:
+        """Stored keys of all endpoints."""
+        return frozenset(self._by_key)
+
+    def with_address(self, address: IPAddress) -> tuple[Local, ...]:
+        """The endpoints that have an address, in a fixed order (normally at most one)."""
+        return self._found(self._by_address.get(address, set()))
+
+    def of_vmi(self, vmi: tuple[str, str]) -> tuple[Local, ...]:
+        """The endpoints of a VMI's pods, by (namespace, name)."""
+        return self._found(self._by_vmi.get(vmi, set()))
+
+    def on_interface(self, name: str) -> tuple[Local, ...]:
+        """The endpoints behind a host interface (normally at most one)."""
+        return self._found(self._by_interface.get(name, set()))
+
+    def __iter__(self) -> Iterator[Local]:
+        return iter(tuple(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, local: Local) -> None:
+        """Take an endpoint in, in place of one of the same id or key."""
+        for known in (self.get(local.id), self.of_key(local.key)):
+            if known is not None:
+                self.remove(known)
+        self._by_id[local.id] = local
+        self._by_key[local.key] = local.id
+        for address in local.endpoint.addresses:
+            self._by_address[address].add(local.id)
+        self._by_interface[local.endpoint.interface].add(local.id)
+        if vm := local.endpoint.vm:
+            self._by_vmi[vm.namespace, vm.vmi_name].add(local.id)
+
+    def remove(self, local: Local) -> None:
+        """Take an endpoint out; one that is not in is left alone."""
+        if self._by_id.get(local.id) is not local:
+            return
+        del self._by_id[local.id]
+        self._by_key.pop(local.key, None)
+        for address in local.endpoint.addresses:
+            _discard(self._by_address, address, local.id)
+        _discard(self._by_interface, local.endpoint.interface, local.id)
+        if vm := local.endpoint.vm:
+            _discard(self._by_vmi, (vm.namespace, vm.vmi_name), local.id)
+
+    def _found(self, ids: set[EndpointId]) -> tuple[Local, ...]:
+        return tuple(self._by_id[one] for one in sorted(ids, key=str))
+
+
+def _discard(index: defaultdict[K, set[EndpointId]], key: K, value: EndpointId) -> None:
+    index[key].discard(value)
+    if not index[key]:
+        del index[key]

@@ -1,0 +1,104 @@
+"""What FelixConfiguration says, made effective: built-in default < `default` < `node.<name>`.
+
+A value we cannot use is reported and the next weaker one holds; the agent never stops for it.
+Durations are Go's (`30s`, `1m30s`, `500ms`), as Calico stores them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from felix_shim.routes import PRIORITY_MAX, Priorities
+from libtortie.model.resources import FelixConfigurationSpec
+
+DEFAULT_CONVERGENCE_SECONDS = 30.0
+_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the agent obeys. `problems` are the values it could not use, in words."""
+
+    ipv4: Priorities = field(default_factory=Priorities)
+    ipv6: Priorities = field(default_factory=Priorities)
+    convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
+    problems: tuple[str, ...] = field(default=())
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration. Raises ValueError."""
+    if text == "0":
+        return 0.0
+    total, position = 0.0, 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None:
+            raise ValueError(f"{text!r} is not a duration such as 30s or 1m30s")
+        total += float(part[1]) * _UNITS[part[2]]
+        position = part.end()
+    if not text:
+        raise ValueError("a duration must not be empty")
+    return total
+
+
+def effective(specs: Iterable[tuple[str, FelixConfigurationSpec]]) -> Settings:
+    """The settings of (name, spec) pairs, weakest first."""
+    settings = Settings()
+    for name, spec in specs:
+        settings = _apply(settings, name, spec)
+    return settings
+
+
+def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Settings:
+    problems = list(settings.problems)
+    seconds = settings.convergence_seconds
+    if spec.live_migration_route_convergence_time:
+        try:
+            seconds = parse_duration(spec.live_migration_route_convergence_time)
+        except ValueError as error:
+            problems.append(f"{name}: liveMigrationRouteConvergenceTime: {error}")
+    ipv4 = _priorities(
+        settings.ipv4,
+        spec.ipv4_normal_route_priority,
+        spec.ipv4_elevated_route_priority,
+        f"{name}: ipv4",
+        problems,
+    )
+    ipv6 = _priorities(
+        settings.ipv6,
+        spec.ipv6_normal_route_priority,
+        spec.ipv6_elevated_route_priority,
+        f"{name}: ipv6",
+        problems,
+    )
+    return replace(
+        settings, ipv4=ipv4, ipv6=ipv6, convergence_seconds=seconds, problems=tuple(problems)
+    )
+
+
+def _priorities(
+    weaker: Priorities, normal: int, elevated: int, where: str, problems: list[str]
+) -> Priorities:
+    """Both priorities, or the weaker pair when they don't leave a metric between them."""
+    wanted = (normal or weaker.normal, elevated or weaker.elevated)
+    if wanted == (weaker.normal, weaker.elevated):
+        return weaker
+    if not 1 <= wanted[1] <= wanted[0] - 2 <= PRIORITY_MAX - 2:
+        problems.append(
+            f"{where}NormalRoutePriority {wanted[0]} must exceed "
+            f"{where}ElevatedRoutePriority {wanted[1]} by at least 2"
+        )
+        return weaker
+    return Priorities(normal=wanted[0], elevated=wanted[1])

@@ -1,0 +1,254 @@
+"""Threads that follow the outside and post what they see: datastore, Kubernetes API, kernel, BIRD.
+
+Each `run` lasts until `stop` and survives everything the outside does: a lost connection is a
+pause, never a deletion. None of them decides anything.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from felix_shim.events import (
+    Done,
+    Event,
+    Instance,
+    InSync,
+    Listed,
+    Migration,
+    NetworkChanged,
+    RaisesSeen,
+    Seen,
+    Stored,
+    Surveyed,
+    Unstored,
+    Vanished,
+)
+from felix_shim.jsonlog import Log
+from felix_shim.outlets import BIRD
+from libtortie.datastore.port import Datastore, Put, Watch
+from libtortie.errors import Compacted, TortieError, Unavailable, first_line
+from libtortie.kube.follow import follow
+from libtortie.kube.objects import KubeObject
+from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
+from libtortie.linux.port import Kernel
+from libtortie.model.ipam import IPAddress
+from libtortie.model.keys import Scope
+
+T = TypeVar("T", bound=KubeObject)
+Post = Callable[[Event], None]
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+RAISES_SECONDS = 0.5
+LIVENESS_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class StoreSource:
+    """List, then watch one scope of the datastore, and list again when the watch is lost."""
+
+    store: Datastore
+    scope: Scope
+    post: Post
+    log: Log
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _watch: Watch | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> None:
+        """The thread's body."""
+        pause = FIRST_PAUSE
+        while not self._stop.is_set():
+            try:
+                for event in self._follow():
+                    self.post(event)
+                    pause = FIRST_PAUSE
+                continue
+            except Compacted:
+                continue
+            except TortieError as error:
+                self.log.warning("watch_lost", scope=self.scope, reason=first_line(error))
+            self._stop.wait(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def stop(self) -> None:
+        """End `run` soon, wherever it waits."""
+        self._stop.set()
+        with self._lock:
+            if self._watch is not None:
+                self._watch.close()
+
+    def _follow(self) -> Iterator[Event]:
+        listing = self.store.list(self.scope)
+        yield Listed(self.scope, listing.records, listing.malformed)
+        with self.store.watch(self.scope, listing.revision) as watch:
+            with self._lock:
+                self._watch = watch
+                if self._stop.is_set():
+                    return
+            for change in watch:
+                if isinstance(change, Put):
+                    yield Stored(self.scope, change.record)
+                else:
+                    yield Unstored(self.scope, change.key)
+        if not self._stop.is_set():
+            raise Unavailable("the watch ended")
+
+
+class _Listener:
+    """A Kubernetes client that remembers the names of the last list, for `follow`'s `Synced`."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self.names: frozenset[tuple[str, str]] = frozenset()
+
+    def list(
+        self,
+        model: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> tuple[tuple[T, ...], str]:
+        """As the client's."""
+        objects, version = self._client.list(
+            model, namespace, label_selector=label_selector, field_selector=field_selector
+        )
+        self.names = frozenset((one.metadata.namespace, one.metadata.name) for one in objects)
+        return objects, version
+
+    def get(self, model: type[T], name: str, namespace: str = "") -> T:
+        """As the client's."""
+        return self._client.get(model, name, namespace)
+
+    def patch(self, model: type[T], name: str, namespace: str, body: Any, **options: Any) -> T:
+        """As the client's."""
+        return self._client.patch(model, name, namespace, body, **options)
+
+    def watch(
+        self, model: type[T], namespace: str = "", **options: Any
+    ) -> Iterator[Applied[T] | Gone[T] | Bookmark]:
+        """As the client's."""
+        return self._client.watch(model, namespace, **options)
+
+
+@dataclass(slots=True)
+class KubeSource:
+    """Follow all migrations or all VMIs; silent while the kind is not served."""
+
+    client: KubeClient
+    kind: type[Migration] | type[Instance]
+    post: Post
+    log: Log
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _complaint: str = ""
+
+    def run(self) -> None:
+        """The thread's body."""
+        client = _Listener(self.client)
+        stream = follow(client, self.kind, stop=self._stop, trouble=self._trouble)
+        for event in stream:
+            self._complaint = ""
+            if isinstance(event, Applied):
+                self.post(Seen(event.object))
+            elif isinstance(event, Gone):
+                self.post(Vanished(event.object))
+            else:
+                self.post(InSync(self.kind, client.names))
+
+    def stop(self) -> None:
+        """End `run` soon."""
+        self._stop.set()
+
+    def _trouble(self, kind: str, error: TortieError, delay: float) -> None:
+        complaint = f"{type(error).__name__}: {first_line(error)}"
+        if complaint != self._complaint:
+            self._complaint = complaint
+            self.log.warning(
+                "api_watch_lost", kind=kind, reason=complaint, retry_seconds=round(delay, 1)
+            )
+
+
+@dataclass(slots=True)
+class KernelSource:
+    """Link and route notifications, and complete surveys on request."""
+
+    kernel: Kernel
+    post: Post
+    monotonic: Callable[[], float]
+
+    def run(self) -> None:
+        """The thread's body; ends when the kernel adapter is closed."""
+        for event in self.kernel.events():
+            self.post(NetworkChanged(event))
+
+    def survey(self) -> frozenset[str]:
+        """Read all links and main-table routes, on the caller's thread. Raises `KernelError`."""
+        began = self.monotonic()
+        links = self.kernel.links()
+        routes = self.kernel.routes(version=4) + self.kernel.routes(version=6)
+        self.post(Surveyed(began, links, routes))
+        return frozenset()
+
+
+@dataclass(slots=True)
+class RaisesSource:
+    """Asks BIRD which addresses other nodes have raised, for as long as anybody wants to know.
+
+    `ask(addresses)` gives (raised, announced). `alive()` is asked when nothing else is: while
+    BIRD does not answer, its lane is told, which starts it again.
+    """
+
+    ask: Callable[[frozenset[IPAddress]], tuple[Mapping[IPAddress, str], frozenset[IPAddress]]]
+    alive: Callable[[], bool]
+    post: Post
+    log: Log
+    _addresses: frozenset[IPAddress] = frozenset()
+    _urgent: bool = False
+    _stopped: bool = False
+    _down: bool = False
+    _condition: threading.Condition = field(default_factory=threading.Condition)
+
+    def want(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
+        """From now on these addresses matter; look at once if `urgent` or if any is new."""
+        with self._condition:
+            self._urgent |= urgent or not addresses <= self._addresses
+            self._addresses = addresses
+            if self._urgent:
+                self._condition.notify()
+
+    def stop(self) -> None:
+        """End `run` soon."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify()
+
+    def run(self) -> None:
+        """The thread's body."""
+        while True:
+            with self._condition:
+                if not self._urgent and not self._stopped:
+                    self._condition.wait(RAISES_SECONDS if self._addresses else LIVENESS_SECONDS)
+                if self._stopped:
+                    return
+                addresses, self._urgent = self._addresses, False
+            self.look(addresses)
+
+    def look(self, addresses: frozenset[IPAddress]) -> None:
+        """One look, and its answer as an event."""
+        try:
+            if addresses:
+                raised, announced = self.ask(addresses)
+                self.post(RaisesSeen(addresses, raised, announced))
+                answered = True
+            else:
+                answered = self.alive()
+        except (TortieError, OSError) as error:
+            answered = False
+            if not self._down:
+                self.log.warning("bird_silent", reason=first_line(error))
+        if not answered and not self._down:
+            self.post(Done(BIRD, 0, error="BIRD does not answer"))
+        self._down = not answered

@@ -1,0 +1,137 @@
+"""Migration states on disk, so that a kill -9 in the middle of a migration loses nothing.
+
+Times are on the kernel's monotonic clock, which runs on while the agent does not and does not
+follow the wall clock; the boot id says whether it is still the same clock. After a reboot all
+veths are gone, and with them what this file says.
+
+The file is replaced by an atomic rename after its data reached the disk: it is the old one or
+the new one. An unreadable file is as good as none: the kernel's raised routes are evidence too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from felix_shim.migration import Machine, Timing
+from felix_shim.migration_record import dump_machine, load_machine
+from felix_shim.model import EndpointId
+from felix_shim.raises import Raises, load_raises
+from libtortie.errors import Malformed
+
+FORMAT = 1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """One endpoint's machine; the container id fences it against a later pod of the name."""
+
+    endpoint: EndpointId
+    container_id: str
+    machine: Machine
+    returned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What survives a restart of the agent."""
+
+    machines: tuple[Remembered, ...] = ()
+    raises: Raises = field(default_factory=Raises)
+
+    def of(self, endpoint: EndpointId, container_id: str) -> Remembered | None:
+        """What is remembered of exactly this sandbox."""
+        for item in self.machines:
+            if item.endpoint == endpoint and item.container_id == container_id:
+                return item
+        return None
+
+
+def encode(memory: Memory, boot_id: str, now: float) -> bytes:
+    """The file's content; `now` is monotonic."""
+    body = {
+        "format": FORMAT,
+        "bootID": boot_id,
+        "machines": [
+            {
+                "namespace": item.endpoint.namespace,
+                "pod": item.endpoint.pod,
+                "endpoint": item.endpoint.endpoint,
+                "containerID": item.container_id,
+                "returned": item.returned,
+                "machine": dump_machine(item.machine, now=now, wall=now),
+            }
+            for item in memory.machines
+        ],
+        "raises": memory.raises.dump(),
+    }
+    return json.dumps(body, sort_keys=True).encode() + b"\n"
+
+
+def decode(raw: bytes, boot_id: str, now: float, settings: Timing) -> Memory:
+    """What a file says; empty when it is from before a reboot. Raises `Malformed`."""
+    try:
+        body = json.loads(raw)
+        if body["format"] != FORMAT:
+            raise Malformed(f"migration state: format {body['format']!r}, not {FORMAT}")
+        if body["bootID"] != boot_id:
+            return Memory()
+        machines = tuple(_remembered(item, now, settings) for item in body["machines"])
+        return Memory(machines, load_raises(body["raises"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Malformed(f"migration state: {type(error).__name__}: {error}") from error
+
+
+def _remembered(item: Any, now: float, settings: Timing) -> Remembered:
+    endpoint = EndpointId(str(item["namespace"]), str(item["pod"]), str(item["endpoint"]))
+    machine = load_machine(item["machine"], now=now, wall=now, settings=settings)
+    return Remembered(endpoint, str(item["containerID"]), machine, bool(item["returned"]))
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """The file itself."""
+
+    path: Path
+    boot_id: str
+
+    def load(self, now: float, settings: Timing) -> Memory:
+        """What was saved last in this boot. Raises `Malformed` or OSError when unreadable."""
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return Memory()
+        return decode(raw, self.boot_id, now, settings)
+
+    def save(self, memory: Memory, now: float) -> None:
+        """Replace the file, durably. Raises OSError."""
+        write_durably(self.path, encode(memory, self.boot_id, now))
+
+
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file so that a crash at any moment leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def boot_id() -> str:
+    """Identity of the running kernel's boot."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()

@@ -1,0 +1,335 @@
+"""What the agent knows, kept from events, and what each event makes due. No I/O, no decisions.
+
+Only the reconciler's thread touches it. Every event may come late or twice: what it changes is
+compared with what is known, and only a difference makes anything due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
+
+from felix_shim import facts
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS, Cluster
+from felix_shim.drivers.routetable import RouteTable
+from felix_shim.endpoints import parse_endpoint
+from felix_shim.events import Instance, InSync, Listed, Migration, RaisesSeen, Stored, Unstored
+from felix_shim.jsonlog import Log
+from felix_shim.migration import Facts
+from felix_shim.model import Endpoint, EndpointId
+from felix_shim.outlets import BIRD, NODE, POLICY, STATUS, SURVEY
+from felix_shim.raises import Raises
+from felix_shim.roster import Local, Roster
+from felix_shim.settings import Settings
+from libtortie.datastore.port import Record
+from libtortie.errors import Malformed
+from libtortie.linux.port import (
+    IPNetwork,
+    Link,
+    LinkChanged,
+    LinkGone,
+    NetworkEvent,
+    Overrun,
+    Route,
+    RouteAdded,
+    RouteGone,
+)
+from libtortie.model.ipam import IPAddress
+from libtortie.model.keys import Affinities, Key, Scope
+from libtortie.model.names import INTERFACE_PREFIX
+from libtortie.model.resources import WorkloadEndpoint
+
+LISTEN, OWNERS, RAISES, NUDGE = "listen", "owners", "raises", "nudge"
+
+
+@dataclass(slots=True)
+class Due:
+    """Work to do: endpoints to settle or to begin, addresses whose routes to compare, chores."""
+
+    newcomers: set[EndpointId] = field(default_factory=set)
+    endpoints: set[EndpointId] = field(default_factory=set)
+    destinations: set[IPNetwork] = field(default_factory=set)
+    chores: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class World:
+    """Everything known. `kube`: whether there is an API to learn migrations from."""
+
+    node: str
+    kube: bool
+    routes: RouteTable
+    log: Log
+    cluster: Cluster = field(init=False)
+    roster: Roster = field(default_factory=Roster)
+    machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
+    raises: Raises = field(default_factory=Raises)
+    announced: frozenset[IPAddress] = frozenset()
+    links_up: frozenset[str] = frozenset()
+    settings: Settings = field(default_factory=Settings)
+    surveyed: bool = False
+    due: Due = field(default_factory=Due)
+
+    def __post_init__(self) -> None:
+        self.cluster = Cluster(self.node)
+
+    # -- facts -------------------------------------------------------------------------------
+
+    def facts_of(self, local: Local) -> Facts:
+        """What is known about an endpoint now; what a watch has not told yet stays as it was."""
+        addresses = local.endpoint.addresses
+        raised = self.raises.number(addresses)
+        stale = any(address in self.announced for address in addresses)
+        if not self.kube or local.endpoint.vm is None:
+            return Facts(raised_elsewhere=raised, stale_elsewhere=stale)
+        before = local.machine.facts
+        if not self.machines.migrations_in_sync:
+            return replace(before, raised_elsewhere=raised, stale_elsewhere=stale)
+        found = facts.derive(
+            local.endpoint,
+            self.machines,
+            self.node,
+            raised_elsewhere=raised,
+            stale_elsewhere=stale,
+        )
+        if not self.machines.instances_in_sync:
+            return replace(found, proof=before.proof)
+        return found
+
+    # -- stored resources --------------------------------------------------------------------
+
+    def stored(self, event: Stored) -> None:
+        """A record was written."""
+        if event.scope == ENDPOINTS:
+            self._endpoint(event.record)
+        elif self.cluster.put(event.scope, event.record):
+            self._resource_changed(event.scope)
+
+    def unstored(self, event: Unstored) -> None:
+        """A record was deleted."""
+        if event.scope == ENDPOINTS:
+            self._endpoint_gone(event.key)
+        elif self.cluster.remove(event.scope, event.key):
+            self._resource_changed(event.scope)
+
+    def listed(self, event: Listed) -> None:
+        """A scope was read completely."""
+        for name in event.unreadable:
+            self.log.error("stored_value_unreadable", reason=name)
+        if event.scope == ENDPOINTS:
+            present = {record.key for record in event.records}
+            for key in self.roster.keys() - present if not event.unreadable else ():
+                self._endpoint_gone(key)
+            for record in event.records:
+                self._endpoint(record)
+            self.cluster.replace(ENDPOINTS, ())
+            self.due.chores |= {POLICY, STATUS}
+        elif self.cluster.replace(event.scope, event.records):
+            self._resource_changed(event.scope)
+
+    def _resource_changed(self, scope: Scope) -> None:
+        if scope == FELIX:
+            self._settings_changed()
+        elif scope == NODES:
+            self.due.chores |= {NODE, BIRD}
+        elif scope in (POOLS, PEERS, BGP, Affinities(self.node)):
+            self.due.chores.add(BIRD)
+
+    def _settings_changed(self) -> None:
+        fresh = self.cluster.settings()
+        for problem in fresh.problems:
+            if problem not in self.settings.problems:
+                self.log.error("setting_ignored", reason=problem)
+        if fresh == self.settings:
+            return
+        self.settings = fresh
+        self.log.info(
+            "settings",
+            convergence_seconds=fresh.convergence_seconds,
+            normal=fresh.ipv4.normal,
+            elevated=fresh.ipv4.elevated,
+        )
+        self.everything()
+        self.due.chores.add(BIRD)
+
+    # -- endpoints ---------------------------------------------------------------------------
+
+    def _endpoint(self, record: Record) -> None:
+        resource = record.value
+        if not isinstance(resource, WorkloadEndpoint) or resource.spec.node != self.node:
+            self._endpoint_gone(record.key)
+            return
+        try:
+            endpoint = parse_endpoint(resource)
+        except Malformed as error:
+            self.log.error("endpoint_malformed", reason=error)
+            self._endpoint_gone(record.key)
+            return
+        known = self.roster.of_key(record.key)
+        if known is not None and known.endpoint == endpoint:
+            return
+        self._adopt(known, Local(record.key, endpoint))
+
+    def _adopt(self, known: Local | None, fresh: Local) -> None:
+        """A new sandbox starts anew; one whose record merely changed keeps its machine."""
+        if known is not None and _same_sandbox(known.endpoint, fresh.endpoint):
+            fresh.machine, fresh.returned = known.machine, known.returned
+            if _same_wire(known.endpoint, fresh.endpoint):
+                fresh.in_force = known.in_force
+            begun = fresh.id not in self.due.newcomers
+        else:
+            begun = False
+            self._tell("endpoint_added", fresh.endpoint)
+        if known is not None:
+            self._destinations(known)
+        self.roster.add(fresh)
+        (self.due.endpoints if begun else self.due.newcomers).add(fresh.id)
+        self._destinations(fresh)
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS}
+
+    def _endpoint_gone(self, key: Key) -> None:
+        local = self.roster.of_key(key)
+        if local is None:
+            return
+        self.roster.remove(local)
+        self._tell("endpoint_removed", local.endpoint)
+        self.due.newcomers.discard(local.id)
+        self.due.endpoints.discard(local.id)
+        self._destinations(local)
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, "memory"}
+
+    def _tell(self, event: str, endpoint: Endpoint) -> None:
+        self.log.info(
+            event,
+            endpoint=endpoint.id,
+            container_id=endpoint.container_id,
+            interface=endpoint.interface,
+            addresses=endpoint.addresses,
+        )
+
+    def _destinations(self, local: Local) -> None:
+        self.due.destinations |= {ip_network(address) for address in local.endpoint.addresses}
+
+    def everything(self) -> None:
+        """Compare all endpoints, addresses and routes again."""
+        self.due.endpoints |= {local.id for local in self.roster} - self.due.newcomers
+        self.due.destinations |= self.routes.destinations()
+        for local in self.roster:
+            self._destinations(local)
+
+    # -- KubeVirt ----------------------------------------------------------------------------
+
+    def seen(self, item: Migration | Instance) -> None:
+        """A migration or VMI was added or changed."""
+        self._vmi_changed(self.machines.put(item))
+
+    def vanished(self, item: Migration | Instance) -> None:
+        """A migration or VMI was deleted."""
+        self._vmi_changed(self.machines.remove(item))
+
+    def in_sync(self, event: InSync) -> None:
+        """All migrations, or all VMIs, have been delivered."""
+        migrations = event.kind is Migration
+        keep = self.machines.keep_migrations if migrations else self.machines.keep_instances
+        first = not (
+            self.machines.migrations_in_sync if migrations else self.machines.instances_in_sync
+        )
+        for vmi in keep(event.delivered):
+            self._vmi_changed(vmi)
+        if first:
+            self.log.info("in_sync", kind=event.kind.api.kind, objects=len(event.delivered))
+            self.everything()
+
+    def _vmi_changed(self, vmi: tuple[str, str]) -> None:
+        self.due.endpoints |= {local.id for local in self.roster.of_vmi(vmi)} - self.due.newcomers
+
+    # -- network -----------------------------------------------------------------------------
+
+    def network(self, event: NetworkEvent) -> None:
+        """A link or a route changed."""
+        match event:
+            case LinkChanged(link):
+                self._link(link)
+            case LinkGone(name=name):
+                self._link_down(name)
+            case RouteAdded(route):
+                self._route(route, present=True)
+            case RouteGone(route):
+                self._route(route, present=False)
+            case Overrun():
+                self.log.warning("netlink_overrun")
+                self.due.chores.add(SURVEY)
+
+    def survey(self, links: tuple[Link, ...], routes: tuple[Route, ...], began: float) -> None:
+        """Links and routes were read completely."""
+        self.surveyed = True
+        up = frozenset(link.name for link in links if link.up and _workload(link.name))
+        for name in up - self.links_up:
+            self._link_up(name)
+        for name in self.links_up - up:
+            self._link_down(name)
+        changed = self.routes.survey(routes, began)
+        self.due.destinations |= changed
+        self.due.chores |= {NODE, RAISES, POLICY, STATUS}
+
+    def _link(self, link: Link) -> None:
+        if not _workload(link.name):
+            return
+        if link.up and link.name not in self.links_up:
+            self._link_up(link.name)
+        elif not link.up:
+            self._link_down(link.name)
+
+    def _link_up(self, name: str) -> None:
+        self.links_up |= {name}
+        for local in self.roster.on_interface(name):
+            self._destinations(local)
+        self.due.chores |= {NUDGE, POLICY, STATUS}
+
+    def _link_down(self, name: str) -> None:
+        """The kernel drops the routes of a link that goes down, and tells nobody of IPv4's."""
+        self.links_up -= {name}
+        self.due.destinations |= self.routes.link_gone(name)
+        for local in self.roster.on_interface(name):
+            local.in_force = 0
+        self.due.chores.add(STATUS)
+
+    def _route(self, route: Route, *, present: bool) -> None:
+        if self.routes.observe(route, present=present):
+            self.due.destinations.add(route.dst)
+            if self.roster.with_address(route.dst.network_address):
+                self.due.chores.add(RAISES)
+
+    # -- other nodes -------------------------------------------------------------------------
+
+    def raises_seen(self, event: RaisesSeen) -> None:
+        """BGP was asked about some addresses."""
+        before, announced = self.raises, self.announced
+        self.raises = before.observe(event.asked, event.raised)
+        self.announced = (announced - event.asked) | event.announced
+        if self.raises == before and self.announced == announced:
+            return
+        for address in event.asked:
+            for local in self.roster.with_address(address):
+                if local.id not in self.due.newcomers:
+                    self.due.endpoints.add(local.id)
+        if self.raises != before:
+            self.due.chores.add("memory")
+
+
+def _workload(name: str) -> bool:
+    return name.startswith(INTERFACE_PREFIX)
+
+
+def _same_sandbox(one: Endpoint, other: Endpoint) -> bool:
+    return (one.id, one.container_id, one.pod_uid) == (other.id, other.container_id, other.pod_uid)
+
+
+def _same_wire(one: Endpoint, other: Endpoint) -> bool:
+    """Whether the rules and sysctls of one do for the other."""
+    return (one.interface, one.mac, one.addresses, one.vm is None) == (
+        other.interface,
+        other.mac,
+        other.addresses,
+        other.vm is None,
+    )
