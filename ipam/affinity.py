@@ -74,12 +74,13 @@ def parse_pool(resource: IPPool) -> Pool:
     prefixlen = spec.block_size or DEFAULT_BLOCK_PREFIXLEN[cidr.version]
     if prefixlen not in BLOCK_PREFIXLENS[cidr.version] or prefixlen < cidr.prefixlen:
         raise Malformed(f"IPPool {name!r}: block size {prefixlen} does not fit {cidr}")
-    extra = resource.metadata.model_extra or {}
     return Pool(
         name=name,
         cidr=cidr,
         block_prefixlen=prefixlen,
-        enabled=not spec.disabled and not extra.get("deletionTimestamp") and _allocatable(resource),
+        enabled=not spec.disabled
+        and not resource.metadata.deletion_timestamp
+        and _allocatable(resource),
         automatic=spec.assignment_mode == "Automatic",
         allowed_uses=frozenset(spec.allowed_uses),
         node_selector=spec.node_selector,

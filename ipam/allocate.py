@@ -28,12 +28,11 @@ from .transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Take this ordinal. `confirm` is our affinity to write; `evicted` a dead holder's handle."""
+    """Take this ordinal; `evicted` is the handle of a dead holder that has it."""
 
     pool: Pool
     cidr: IPNetwork
     ordinal: int
-    confirm: AffinityKey | None = None
     evicted: str = ""
 
 
@@ -98,7 +97,7 @@ class Allocator:
             )
         ordinal = block.ordinal(address)
         evicted = "" if ordinal in block.unallocated else _evict(block, ordinal, owner, gone)
-        return Pick(pool, cidr, ordinal, self._confirm(block), evicted)
+        return Pick(pool, cidr, ordinal, evicted)
 
     def _block(self, cidr: IPNetwork) -> Block | None:
         block = self.tx.block(cidr)
@@ -130,17 +129,8 @@ class Allocator:
                 continue
             ordinal = next(blocks.free_ordinals(block, self.reservations.covers), None)
             if ordinal is not None:
-                return Pick(pool, cidr, ordinal, self._confirm(block))
+                return Pick(pool, cidr, ordinal)
         return None
-
-    def _confirm(self, block: Block) -> AffinityKey | None:
-        """Our affinity to a block of ours, if it is not stored as confirmed."""
-        if block.node != self.node:
-            return None
-        key = AffinityKey(self.node, block.cidr)
-        stored = self.tx.affinity(key)
-        confirmed = stored is not None and stored.state is AffinityState.CONFIRMED
-        return None if confirmed else key
 
     def _claim(
         self, pools: Sequence[Pool], owned: Sequence[IPNetwork], unfinished: Sequence[IPNetwork]
@@ -236,7 +226,7 @@ def stage_picks(
     now: datetime,
     cooldown: int,
 ) -> None:
-    """The handle first, then its blocks, then affinities, then the handles of dead holders."""
+    """The handle first, then its blocks, then the handles of dead holders."""
     handle = tx.handle(handle_id)
     counts = dict(handle.blocks) if handle else {}
     for pick in picks:
@@ -253,12 +243,20 @@ def stage_picks(
         tx.put(BlockKey(pick.cidr), given)
         tx.guard(pick.pool.key)
     for pick in picks:
-        if pick.confirm is not None:
-            kept = tx.affinity(pick.confirm) or BlockAffinity()
-            tx.put(pick.confirm, replace(kept, state=AffinityState.CONFIRMED))
-    for pick in picks:
         if pick.evicted:
             _uncount(tx, pick.evicted, pick.cidr)
+
+
+def stage_confirmations(tx: Transaction, node: str, cidrs: Iterable[IPNetwork]) -> None:
+    """Confirm the node's affinities to those blocks of its own that are in use."""
+    for cidr in cidrs:
+        block, key = tx.block(cidr), AffinityKey(node, cidr)
+        if block is None or block.node != node:
+            continue
+        stored = tx.affinity(key)
+        if stored is None or stored.state is not AffinityState.CONFIRMED:
+            wanted = replace(stored or BlockAffinity(), state=AffinityState.CONFIRMED)
+            tx.put(key, wanted)
 
 
 def _uncount(tx: Transaction, handle_id: str, cidr: IPNetwork) -> None:

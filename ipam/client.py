@@ -21,7 +21,14 @@ from libtortie.model.ipam import IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import AffinityKey, BlockKey, Blocks, IPNetwork
 
 from . import affinity, ownership, vm
-from .allocate import Allocator, Claim, Pick, stage_claim, stage_picks
+from .allocate import (
+    Allocator,
+    Claim,
+    Pick,
+    stage_claim,
+    stage_confirmations,
+    stage_picks,
+)
 from .attempts import AGAIN, DEFAULT_RETRY, Again, Attempts, Progress, Retry
 from .holdings import heal, holdings
 from .ownership import OwnerGone, Owners, nobody_is_gone
@@ -229,7 +236,9 @@ class IPAMClient:
                 now=now,
                 cooldown=tx_config.cooldown_seconds,
             )
-        return allocations(holdings(tx, job.handle_id))
+        held = holdings(tx, job.handle_id)
+        stage_confirmations(tx, self._node, held.counts)
+        return allocations(held)
 
     def _pick(self, allocator: Allocator, job: _Job, versions: Iterable[int]) -> list[Pick] | None:
         """A pick for each family; None when blocks have to be claimed first (then staged)."""

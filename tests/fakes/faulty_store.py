@@ -1,0 +1,155 @@
+"""Datastores that fail: wrappers over a real one, for the code that must survive them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from libtortie.datastore.port import (
+    Check,
+    Create,
+    Datastore,
+    Delete,
+    Listing,
+    Op,
+    Record,
+    Update,
+    Value,
+    Watch,
+)
+from libtortie.errors import AlreadyExists, Conflict, NotFound, PartialCommit, Unavailable
+from libtortie.model.keys import Key, Scope
+
+
+class Killed(BaseException):
+    """The process ended here (kill -9): nothing above may clean up after it."""
+
+
+class Fault(Enum):
+    """What happens to one commit."""
+
+    NONE = auto()
+    CONFLICT = auto()
+    UNAVAILABLE_BEFORE = auto()
+    UNAVAILABLE_AFTER = auto()
+    KILLED_BEFORE = auto()
+    KILLED_AFTER = auto()
+
+
+@dataclass
+class FaultyStore:
+    """Fails commits by a script; what comes after its end succeeds.
+
+    `before_commit` runs before each commit, e.g. to let another client go first. It is not
+    entered again while it runs.
+    """
+
+    inner: Datastore
+    script: Iterable[Fault] = ()
+    before_commit: Callable[[Sequence[Op]], None] = lambda ops: None
+    commits: list[tuple[Op, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._script = iter(self.script)
+        self._inside = False
+
+    def get(self, key: Key) -> Record:
+        return self.inner.get(key)
+
+    def list(self, scope: Scope) -> Listing:
+        return self.inner.list(scope)
+
+    def create(self, key: Key, value: Value) -> Record:
+        return self.inner.create(key, value)
+
+    def update(self, key: Key, value: Value, revision: str) -> Record:
+        return self.inner.update(key, value, revision)
+
+    def delete(self, key: Key, revision: str | None = None) -> None:
+        self.inner.delete(key, revision)
+
+    def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
+        self.commits.append(tuple(ops))
+        if not self._inside:
+            self._inside = True
+            try:
+                self.before_commit(ops)
+            finally:
+                self._inside = False
+        fault = next(self._script, Fault.NONE)
+        if fault is Fault.CONFLICT:
+            raise Conflict("injected")
+        if fault is Fault.UNAVAILABLE_BEFORE:
+            raise Unavailable("injected before the commit")
+        if fault is Fault.KILLED_BEFORE:
+            raise Killed
+        done = self.inner.commit(ops)
+        if fault is Fault.UNAVAILABLE_AFTER:
+            raise Unavailable("injected after the commit")
+        if fault is Fault.KILLED_AFTER:
+            raise Killed
+        return done
+
+    def watch(self, scope: Scope, revision: str) -> Watch:
+        return self.inner.watch(scope, revision)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class StepwiseStore(FaultyStore):
+    """A store without transactions: a commit's operations happen one after another.
+
+    `between` runs after each operation that wrote something, with the number done; it may let
+    others in or raise `Killed`.
+    """
+
+    between: Callable[[int], None] = staticmethod(lambda done: None)
+
+    def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
+        return FaultyStore(_Steps(self.inner, self.between), [self._next()]).commit(ops)
+
+    def _next(self) -> Fault:
+        return next(self._script, Fault.NONE)
+
+
+class _Steps(FaultyStore):
+    def __init__(self, inner: Datastore, between: Callable[[int], None]) -> None:
+        super().__init__(inner)
+        self._between = between
+
+    def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
+        records: list[Record | None] = []
+        written = 0
+        for number, op in enumerate(ops):
+            try:
+                records.append(self._step(op))
+            except (Conflict, NotFound, AlreadyExists) as error:
+                if written == 0:
+                    raise Conflict(str(error)) from error
+                raise PartialCommit(number, str(error)) from error
+            if not isinstance(op, Check):
+                written += 1
+                self._between(written)
+        return tuple(records)
+
+    def _step(self, op: Op) -> Record | None:
+        match op:
+            case Create(key, value):
+                return self.inner.create(key, value)
+            case Update(key, value, revision):
+                return self.inner.update(key, value, revision)
+            case Delete(key, revision):
+                self.inner.delete(key, revision)
+            case Check(key, revision):
+                self._check(key, revision)
+        return None
+
+    def _check(self, key: Key, revision: str | None) -> None:
+        try:
+            actual: str | None = self.inner.get(key).revision
+        except NotFound:
+            actual = None
+        if actual != revision:
+            raise Conflict(f"{key} is at {actual}, not {revision}")
