@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import os
 import ssl
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from libtortie.errors import InvalidInput
 from libtortie.kube.config import KubeConfig, Material, read_file, reread
 
+LOG = logging.getLogger(__name__)
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -104,6 +106,7 @@ def _context(config: KubeConfig) -> ssl.SSLContext:
     """TLS as the config says: its CA alone when it names one, else the system's trust."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if config.insecure:
+        LOG.warning("the certificate of %s is not verified: anybody can pose as it", config.server)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif config.ca is not None:

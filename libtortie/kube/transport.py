@@ -14,6 +14,7 @@ import errno
 import http.client
 import io
 import ipaddress
+import os
 import select
 import socket
 import threading
@@ -197,7 +198,7 @@ def _connect_one(sock: socket.socket, address: Address, limits: Limits, share: f
     sock.setblocking(False)
     code = sock.connect_ex(address)
     if code not in (0, errno.EINPROGRESS):
-        raise OSError(code, f"cannot connect to {address[0]} port {address[1]}")
+        raise OSError(code, f"{os.strerror(code)} by {address[0]} port {address[1]}")
     poller = select.poll()
     poller.register(sock, select.POLLOUT)
     until = time.monotonic() + share
@@ -206,7 +207,7 @@ def _connect_one(sock: socket.socket, address: Address, limits: Limits, share: f
             raise OSError(errno.ETIMEDOUT, f"no answer from {address[0]} port {address[1]}")
     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code:
-        raise OSError(code, f"cannot connect to {address[0]} port {address[1]}")
+        raise OSError(code, f"{os.strerror(code)} by {address[0]} port {address[1]}")
 
 
 def _resolve(host: str, port: int, limits: Limits) -> list[tuple[int, Address]]:
@@ -271,6 +272,14 @@ class _PlainPool(urllib3.connectionpool.HTTPConnectionPool):
 
 class _TlsPool(urllib3.connectionpool.HTTPSConnectionPool):
     ConnectionCls = _Tls
+
+    def _validate_conn(self, conn: Any) -> None:
+        """Connect; without the base class's warning on stderr, where a plugin's caller reads.
+
+        `insecure` was the operator's choice, and the client logs it once.
+        """
+        if conn.is_closed:
+            conn.connect()
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
