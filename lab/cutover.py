@@ -64,6 +64,16 @@ class Report:
         """How long the guest was on no cable."""
         return clock.ms(self.plugged_ns - self.unplugged_ns)
 
+    def to_json(self) -> str:
+        """For an annotation; read by `report_from_json`."""
+        return json.dumps(asdict(self))
+
+
+def report_from_json(text: str) -> Report:
+    """A report as `Report.to_json` wrote it."""
+    data = json.loads(text)
+    return Report(data["unplugged_ns"], data["plugged_ns"], tuple(data["announced_ns"]))
+
 
 def rarp_frame(mac: str) -> bytes:
     """QEMU's announcement: opcode 3, both hardware addresses the guest's, no IP address."""

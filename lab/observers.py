@@ -11,6 +11,7 @@ frames exist only on the host end of the guest's own veth, and the interface nee
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import selectors
@@ -94,13 +95,18 @@ def open_sniffer(netns: str, mac: str) -> socket.socket:
     """A packet socket in a namespace that hears only the guest."""
 
     def work() -> socket.socket:
-        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+        # Protocol "all" from the start, because Python cannot bind to "any interface".
+        everything = socket.htons(ETH_P_ALL)
+        kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK
+        sock = socket.socket(socket.AF_PACKET, kind, everything)
         program = mac_filter(mac)
         buffer = ctypes.create_string_buffer(program, len(program))
         head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
         sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, head)
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        sock.bind(("", ETH_P_ALL))
+        with contextlib.suppress(BlockingIOError):
+            while True:  # what came in before the filter was in place
+                sock.recv(1)
         return sock
 
     return Netns().call(netns, work)

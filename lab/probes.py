@@ -71,7 +71,8 @@ def analyse(sends: Sequence[int], receives: Sequence[int], interval_ns: int) -> 
     """Judge a run: `receives[i]` is when probe i was answered, 0 when it never was.
 
     Probes still on their way at the end of the run (sent less than 100 ms before it) count as
-    neither sent nor lost. Answers may overtake each other.
+    neither sent nor lost. Answers may overtake each other. A silence that lasts to the end of the
+    run, or from its beginning, is a gap like any other.
     """
     horizon = (sends[-1] if sends else 0) - 100 * clock.NS_PER_MS
     count = sum(1 for at in sends if at <= horizon)
@@ -79,6 +80,7 @@ def analyse(sends: Sequence[int], receives: Sequence[int], interval_ns: int) -> 
     gaps = [
         _gap(sends, receives, before, after, interval_ns) for before, after in pairwise(answered)
     ]
+    gaps += _silent_ends(sends, receives, answered, count)
     longest = max(gaps, key=lambda gap: gap.outage_ns, default=None)
     rtts = sorted(at - sends[index] for at, index in answered)
     strides = [later - sooner for sooner, later in pairwise(sends)]
@@ -89,6 +91,24 @@ def analyse(sends: Sequence[int], receives: Sequence[int], interval_ns: int) -> 
         worst_stall_ms=clock.ms(max(0, max(strides, default=0) - interval_ns)),
         gaps=tuple(gap for gap in gaps if gap.outage_ns >= NOTABLE_NS or gap is longest),
     )
+
+
+def _silent_ends(
+    sends: Sequence[int], receives: Sequence[int], answered: list[tuple[int, int]], count: int
+) -> list[Gap]:
+    """Lost probes before the first answer and after the last one."""
+    if not count:
+        return []
+    if not answered:
+        return [Gap(sends[0], sends[count - 1], 0, count)]
+    first, last = answered[0], max(answered, key=lambda item: item[1])
+    ends = []
+    if first[1] > 0:
+        ends.append(Gap(sends[0], first[0], 0, first[1]))
+    silent = sum(1 for index in range(last[1] + 1, count) if not receives[index])
+    if silent:
+        ends.append(Gap(last[0], sends[count - 1], 0, silent))
+    return ends
 
 
 def _gap(

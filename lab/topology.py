@@ -28,6 +28,12 @@ class Topology:
     sysctls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+NO_REDIRECTS = {
+    "net.ipv4.conf.all.send_redirects": "0",
+    "net.ipv4.conf.default.send_redirects": "0",
+}
+"""A switch sends none; the API server would otherwise remember where a VM was before it moved."""
+
 FORWARDING = {"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1"}
 
 
@@ -38,7 +44,7 @@ def plan_topology(node_count: int) -> Topology:
     commands = {tor: _tor_commands(nodes)}
     commands[ext] = _leaf_commands(f"{names.EXT_ADDRESS}/24", str(names.EXT_SUBNET[1]))
     commands[api] = _leaf_commands(f"{names.API_ADDRESS}/24", str(names.TOR_ADDRESS))
-    sysctls: dict[str, Mapping[str, str]] = {tor: FORWARDING}
+    sysctls: dict[str, Mapping[str, str]] = {tor: {**FORWARDING, **NO_REDIRECTS}}
     for node in nodes:
         commands[node.netns] = _leaf_commands(str(node.address), str(names.TOR_ADDRESS))
         sysctls[node.netns] = FORWARDING

@@ -1,0 +1,248 @@
+"""`lab up`: from nothing to a cluster whose nodes accept pods.
+
+Each step leaves something that `lab down` finds by itself, so an interrupted `up` is undone like
+a finished one.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from cni_plugin.install import install
+from lab import names, seed
+from lab.nodes import (
+    in_netns,
+    in_node,
+    make_node,
+    missing_mount_points,
+    pin_filesystem,
+)
+from lab.processes import lab_namespaces, spawn
+from lab.state import LabRecord, StateDir
+from lab.tools import LabError, missing_tools, run
+from lab.topology import Topology, apply_topology, plan_topology
+from lab.tor import render_tor
+from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.errors import AlreadyExists, TortieError, first_line
+from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.config import direct
+from libtortie.kube.objects import KubeNode
+from libtortie.linux.netns import Netns
+
+T = TypeVar("T")
+READY_DEADLINE_S = 60.0
+POLL_S = 0.1
+API_WORK_S = 180.0
+Tell = Callable[[str], None]
+
+
+def bring_up(state: StateDir, node_count: int, convergence: str, tell: Tell) -> Topology:
+    """Start a lab and return when pods can be made; `refuse_second` comes before.
+
+    Raises `LabError`; what was made until then is for `tear_down`.
+    """
+    topology = plan_topology(node_count)
+    make_directories(state, node_count, convergence)
+    tell(f"network: {len(topology.namespaces)} namespaces")
+    apply_topology(topology)
+    pin_filesystem(state)
+    for node in topology.nodes:
+        make_node(state, node)
+    tell("ToR, API server")
+    start_tor(state, topology)
+    start_api(state)
+    fill_datastore(state, convergence)
+    fill_api(topology)
+    tell("agents, control plane")
+    for node in topology.nodes:
+        equip_node(state, node)
+        start_agent(state, node.name)
+    start_daemon(state, node_count)
+    await_ready(state, topology)
+    return topology
+
+
+def refuse_second(state: StateDir) -> None:
+    """Raise `LabError` when the machine lacks a tool or already has a lab."""
+    missing = missing_tools()
+    if missing:
+        raise LabError(f"missing system tools: {', '.join(missing)}; run `make setup` as root")
+    present = lab_namespaces()
+    if present or state.record_file.exists():
+        seen = f" ({', '.join(present[:3])} …)" if present else f" ({state.record_file})"
+        raise LabError(f"a lab is up already{seen}; end it with `lab down`")
+
+
+def make_directories(state: StateDir, node_count: int, convergence: str) -> None:
+    """The state directory and the mount points, written down before they are made."""
+    made = missing_mount_points()
+    state.write(LabRecord(node_count, convergence, made))
+    for path in made:
+        Path(path).mkdir(exist_ok=True)
+    for directory in (state.logs, state.tor, state.pods, state.database.parent):
+        directory.mkdir(parents=True, exist_ok=True)
+
+
+def start_tor(state: StateDir, topology: Topology) -> None:
+    """The ToR's BIRD."""
+    config = state.tor / "bird.conf"
+    config.write_text(render_tor(topology.nodes, state.tor / "bird.log"))
+    run(["bird", "-p", "-c", str(config)])
+    command = ["bird", "-f", "-c", str(config), "-s", str(state.tor / "bird.ctl")]
+    spawn(
+        state.ledger,
+        "bird of the ToR",
+        in_netns(names.netns(names.TOR), command),
+        log=state.logs / "tor-bird.log",
+    )
+
+
+def start_api(state: StateDir) -> None:
+    """The Kubernetes API server, in its own namespace."""
+    listen = f"{names.API_ADDRESS}:{names.API_PORT}"
+    spawn(
+        state.ledger,
+        "API server",
+        in_netns(
+            names.netns(names.API), [sys.executable, "-m", "lab.apiserver", "--listen", listen]
+        ),
+        log=state.logs / "api.log",
+    )
+    until(api_answers, "the API server does not answer; see log/api.log")
+
+
+def api_answers() -> bool:
+    """Whether the API server accepts connections."""
+
+    def work() -> bool:
+        try:
+            socket.create_connection((str(names.API_ADDRESS), names.API_PORT), 1).close()
+        except OSError:
+            return False
+        return True
+
+    return in_api(work)
+
+
+def in_api(work: Callable[[], T]) -> T:
+    """Run work inside the API server's namespace, from which the API can be reached."""
+    return Netns(deadline=API_WORK_S).call(str(names.netns_path(names.netns(names.API))), work)
+
+
+def fill_datastore(state: StateDir, convergence: str) -> None:
+    """Pool, BGP configuration and agent settings."""
+    store = open_datastore(
+        DatastoreConfig(type="sqlite", sqlite_path=state.database, node="", shared=True)
+    )
+    try:
+        for key, resource in seed.resources(convergence):
+            store.create(key, resource)
+    finally:
+        store.close()
+
+
+def fill_api(topology: Topology) -> None:
+    """Core Nodes."""
+
+    def work() -> None:
+        client = HttpKubeClient(direct(names.api_url()))
+        for node in topology.nodes:
+            try:
+                client.create(KubeNode, seed.kube_node(node))
+            except AlreadyExists:
+                continue
+        client.close()
+
+    in_api(work)
+
+
+def equip_node(state: StateDir, node: names.LabNode) -> None:
+    """A node's agent configuration, CNI executable and conflist."""
+    config = seed.agent_config(node, str(state.database))
+    (state.node(node.name, "etc") / "node.yaml").write_text(yaml.safe_dump(config))
+    install(
+        state.node(node.name, "cni-bin"),
+        state.node(node.name, "net.d"),
+        socket="/run/tortie/cni.sock",
+        fallback=str(tool("tortie-cni")),
+        settings=seed.conflist_settings(node, str(state.database)),
+    )
+
+
+def tool(name: str) -> Path:
+    """One of our own commands, from the environment this process runs in."""
+    return Path(sys.executable).with_name(name)
+
+
+def start_agent(state: StateDir, node: str) -> None:
+    """A node's agent."""
+    command = [str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
+    spawn(
+        state.ledger,
+        f"agent of {node}",
+        in_node(state, node, command),
+        log=state.logs / f"agent-{node}.log",
+    )
+
+
+def start_daemon(state: StateDir, node_count: int) -> None:
+    """Kubelets and KubeVirt."""
+    command = [sys.executable, "-m", "lab.daemon"]
+    command += ["--state-dir", str(state.root), "--nodes", str(node_count)]
+    spawn(
+        state.ledger,
+        "kubelets and KubeVirt",
+        in_netns(names.netns(names.API), command),
+        log=state.logs / "daemon.log",
+    )
+
+
+def await_ready(state: StateDir, topology: Topology) -> None:
+    """Until every agent serves CNI and every node has its BGP session with the ToR."""
+    for node in topology.nodes:
+        path = state.node(node.name, "run") / "cni.sock"
+        until(path.exists, f"the agent of {node.name} does not serve CNI; see log/agent-*.log")
+    wanted = {node.name for node in topology.nodes}
+    until(
+        lambda: wanted <= established(state),
+        "not every node has its BGP session with the ToR; see `lab exec NODE -- birdc …`",
+    )
+
+
+def established(state: StateDir) -> set[str]:
+    """Nodes whose session the ToR has up."""
+    try:
+        text = run(["birdc", "-s", str(state.tor / "bird.ctl"), "show", "protocols"])
+    except LabError:
+        return set()
+    return parse_established(text)
+
+
+def parse_established(text: str) -> set[str]:
+    """Names of established BGP protocols in `birdc show protocols`."""
+    rows = [line.split() for line in text.splitlines()]
+    return {row[0] for row in rows if len(row) > 5 and row[1] == "BGP" and row[-1] == "Established"}
+
+
+def until(
+    condition: Callable[[], bool], complaint: str, deadline: float = READY_DEADLINE_S
+) -> None:
+    """Poll until a condition holds. Raises `LabError` with the complaint after the deadline."""
+    end = time.monotonic() + deadline
+    trouble = ""
+    while True:
+        try:
+            if condition():
+                return
+        except TortieError as error:
+            trouble = f" ({first_line(error)})"
+        if time.monotonic() > end:
+            raise LabError(f"after {deadline:g} s: {complaint}{trouble}")
+        time.sleep(POLL_S)

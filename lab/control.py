@@ -1,0 +1,170 @@
+"""What a user does to the cluster, through its API: VMs, pods, migrations, and waiting for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from lab import names, seed
+from lab.cluster import in_api, until
+from lab.objects import LabMigration, LabPod, LabVM, LabVMI
+from lab.tools import LabError
+from libtortie.errors import NotFound
+from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.config import direct
+from libtortie.kube.follow import follow
+from libtortie.kube.objects import KubeObject
+from libtortie.kube.port import Applied
+
+T = TypeVar("T")
+Obj = TypeVar("Obj", bound=KubeObject)
+NAMESPACE = "default"
+POLL_S = 0.05
+
+
+def with_client(work: Callable[[HttpKubeClient], T]) -> T:
+    """Call the API from the namespace in which it can be reached."""
+
+    def inside() -> T:
+        client = HttpKubeClient(direct(names.api_url()))
+        try:
+            return work(client)
+        finally:
+            client.close()
+
+    return in_api(inside)
+
+
+def get(model: type[Obj], name: str) -> Obj:
+    """An object of the default namespace. Raises `NotFound`."""
+    return with_client(lambda client: client.get(model, name, NAMESPACE))
+
+
+def find(model: type[Obj], name: str) -> Obj | None:
+    """An object of the default namespace, or None."""
+    try:
+        return get(model, name)
+    except NotFound:
+        return None
+
+
+def listing(model: type[Obj]) -> tuple[Obj, ...]:
+    """All objects of a kind, in all namespaces."""
+    return with_client(lambda client: client.list(model)[0])
+
+
+def create_vm(name: str, node: str = "") -> None:
+    """Create a VM that prefers to start on a node. Raises `AlreadyExists`."""
+    body = seed.vm_body(name, NAMESPACE, node, {"app": name})
+    with_client(lambda client: client.create(LabVM, body))
+
+
+def create_pod(name: str, node: str) -> None:
+    """Create an ordinary pod. Raises `AlreadyExists`."""
+    with_client(lambda client: client.create(LabPod, seed.pod_body(name, NAMESPACE, node)))
+
+
+def create_migration(
+    vmi: str, node: str, annotations: Mapping[str, str] | None = None
+) -> LabMigration:
+    """Ask for a migration, as `virtctl migrate` does."""
+    body = seed.migration_body("", NAMESPACE, vmi, node=node, annotations=dict(annotations or {}))
+    del body["metadata"]["name"]
+    body["metadata"]["generateName"] = "kubevirt-migrate-vm-"
+    return with_client(lambda client: client.create(LabMigration, body))
+
+
+def delete(model: type[KubeObject], name: str) -> None:
+    """Delete an object; one that is not there is fine."""
+
+    def work(client: HttpKubeClient) -> None:
+        try:
+            client.delete(model, name, NAMESPACE)
+        except NotFound:
+            return
+
+    with_client(work)
+
+
+def await_vm(name: str, deadline: float = 60.0) -> LabVMI:
+    """Wait until a VM's guest runs. Raises `LabError` with what stands in its way."""
+
+    def running(client: HttpKubeClient) -> LabVMI:
+        end = time.monotonic() + deadline
+        while time.monotonic() < end:
+            try:
+                vmi = client.get(LabVMI, name, NAMESPACE)
+                if vmi.status.phase == "Running":
+                    return vmi
+            except NotFound:
+                pass
+            time.sleep(POLL_S)
+        raise LabError(f"VM {name} does not run after {deadline:g} s{_refusals(client, name)}")
+
+    return with_client(running)
+
+
+def _refusals(client: HttpKubeClient, name: str) -> str:
+    pods, _ = client.list(LabPod, NAMESPACE)
+    words = [pod.status.message for pod in pods if name in pod.metadata.name and pod.status.message]
+    return f": {words[0]}" if words else ""
+
+
+def await_pod(name: str, deadline: float = 60.0) -> LabPod:
+    """Wait until a pod runs. Raises `LabError` with its last refusal."""
+
+    def running(client: HttpKubeClient) -> LabPod:
+        end = time.monotonic() + deadline
+        while True:
+            pod = client.get(LabPod, name, NAMESPACE)
+            if pod.status.phase == "Running":
+                return pod
+            if time.monotonic() > end:
+                raise LabError(f"pod {name} does not run: {pod.status.message or 'no word of it'}")
+            time.sleep(POLL_S)
+
+    return with_client(running)
+
+
+def await_migration(name: str, tell: Callable[[str], None], deadline: float = 60.0) -> LabMigration:
+    """Wait until a migration is over, telling each new phase at once. Raises `LabError`."""
+
+    def over(client: HttpKubeClient) -> LabMigration:
+        stop, phase = threading.Event(), ""
+        timer = threading.Timer(deadline, stop.set)
+        timer.start()
+        try:
+            selector = f"metadata.name={name}"
+            for event in follow(
+                client, LabMigration, NAMESPACE, stop=stop, field_selector=selector
+            ):
+                if not isinstance(event, Applied):
+                    continue
+                if event.object.status.phase != phase:
+                    phase = event.object.status.phase
+                    tell(phase)
+                if event.object.final:
+                    return event.object
+        finally:
+            timer.cancel()
+        words = _target_words(client, client.get(LabMigration, name, NAMESPACE))
+        raise LabError(f"migration {name} is still {phase} after {deadline:g} s{words}")
+
+    return with_client(over)
+
+
+def _target_words(client: HttpKubeClient, job: LabMigration) -> str:
+    pods, _ = client.list(LabPod, NAMESPACE)
+    words = [
+        pod.status.message
+        for pod in pods
+        if job.metadata.uid in pod.metadata.labels.values() and pod.status.message
+    ]
+    return f": {words[0]}" if words else ""
+
+
+def await_gone(model: type[KubeObject], name: str, deadline: float = 30.0) -> None:
+    """Wait until an object is gone. Raises `LabError`."""
+    until(lambda: find(model, name) is None, f"{name} is not gone", deadline)

@@ -1,0 +1,205 @@
+"""Runs KubeVirt's plan against the API: watches in, actions out, one thread that decides.
+
+The loop does nothing before every kind has been listed once, plans again after each change, and
+half a second after an action that failed. A lost API leaves guests running.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+
+from lab import kubevirt, names
+from lab.cutover import Cutover
+from lab.hypervisor import Guests
+from lab.objects import LabMigration, LabPod, LabVM, LabVMI
+from lab.tools import LabError
+from libtortie.errors import AlreadyExists, Conflict, NotFound, TortieError, first_line
+from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.follow import follow
+from libtortie.kube.objects import KubeObject
+from libtortie.kube.port import Applied, Gone
+
+T = TypeVar("T", bound=KubeObject)
+RETRY_S = 0.5
+DEFAULT_BLACKOUT_MS = 50.0
+
+
+class Mirror(Generic[T]):
+    """Every object of one kind, kept current by a thread."""
+
+    def __init__(self, client: HttpKubeClient, model: type[T], changed: Callable[[], None]) -> None:
+        self._client = client
+        self._model = model
+        self._changed = changed
+        self._objects: dict[kubevirt.Name, T] = {}
+        self._listing: set[kubevirt.Name] = set()
+        self._lock = threading.Lock()
+        self.synced = threading.Event()
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow the kind until `stop`."""
+        for event in follow(self._client, self._model, stop=stop):
+            with self._lock:
+                if isinstance(event, Applied):
+                    name = _name(event.object)
+                    self._objects[name] = event.object
+                    self._listing.add(name)
+                elif isinstance(event, Gone):
+                    self._objects.pop(_name(event.object), None)
+                else:
+                    # What a fresh list did not name has gone meanwhile.
+                    for name in set(self._objects) - self._listing:
+                        del self._objects[name]
+                    self._listing = set(self._objects)
+                    self.synced.set()
+            self._changed()
+
+    def objects(self) -> dict[kubevirt.Name, T]:
+        """A copy of the current state."""
+        with self._lock:
+            return dict(self._objects)
+
+
+def _name(found: KubeObject) -> kubevirt.Name:
+    return found.metadata.namespace, found.metadata.name
+
+
+class Controller:
+    """KubeVirt for the whole lab."""
+
+    def __init__(
+        self,
+        client: HttpKubeClient,
+        guests: Guests,
+        nodes: tuple[names.LabNode, ...],
+        log: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._guests = guests
+        self._nodes = nodes
+        self._log = log
+        self._wake = threading.Event()
+        self._vms = Mirror(client, LabVM, self._wake.set)
+        self._vmis = Mirror(client, LabVMI, self._wake.set)
+        self._migrations = Mirror(client, LabMigration, self._wake.set)
+        self._pods = Mirror(client, LabPod, self._wake.set)
+
+    def poke(self) -> None:
+        """Something outside of the API changed: plan again."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Plan and act until `stop`."""
+        mirrors = (self._vms, self._vmis, self._migrations, self._pods)
+        threads = [threading.Thread(target=mirror.run, args=(stop,)) for mirror in mirrors]
+        for thread in threads:
+            thread.start()
+        while not stop.is_set():
+            self._wake.wait(0.2)
+            if not self._wake.is_set() or not all(mirror.synced.is_set() for mirror in mirrors):
+                continue
+            self._wake.clear()
+            if not self._act_all(kubevirt.plan(self._world())):
+                stop.wait(RETRY_S)
+                self._wake.set()
+        for thread in threads:
+            thread.join()
+
+    def _world(self) -> kubevirt.World:
+        vmis = self._vmis.objects()
+        return kubevirt.World(
+            vms=self._vms.objects(),
+            vmis=vmis,
+            migrations=self._migrations.objects(),
+            pods=self._pods.objects(),
+            guests=self._views(vmis),
+            nodes=tuple(node.name for node in self._nodes),
+            node_addresses={node.name: str(node.address.ip) for node in self._nodes},
+            now=datetime.now(UTC),
+        )
+
+    def _views(self, vmis: Mapping[kubevirt.Name, LabVMI]) -> dict[str, kubevirt.GuestView]:
+        views = {}
+        for vmi in vmis.values():
+            guest = self._guests.get(vmi.metadata.uid)
+            if guest is not None:
+                views[vmi.metadata.uid] = kubevirt.GuestView(
+                    pod_uid=guest.pod_uid,
+                    mac=guest.interface.mac,
+                    address=guest.address,
+                    targets=frozenset(guest.targets),
+                    moved=dict(guest.moved),
+                    failed=dict(guest.failed),
+                )
+        return views
+
+    def _act_all(self, actions: list[kubevirt.Action]) -> bool:
+        """Perform actions in order; False when one has to be tried again soon."""
+        done = True
+        for action in actions:
+            try:
+                self._act(action)
+            except (AlreadyExists, NotFound, Conflict):
+                # The view was stale: the event that says so is on its way.
+                continue
+            except TortieError as error:
+                self._log(f"{type(action).__name__}: {first_line(error)}")
+                done = False
+        return done
+
+    def _act(self, action: kubevirt.Action) -> None:
+        match action:
+            case kubevirt.CreateVMI(body):
+                self._client.create(LabVMI, body)
+            case kubevirt.CreatePod(body):
+                self._client.create(LabPod, body)
+                self._log(f"created pod {body['metadata']['name']} on {body['spec']['nodeName']}")
+            case kubevirt.Remove(found):
+                meta = found.metadata
+                self._client.delete(type(found), meta.name, meta.namespace, uid=meta.uid)
+            case kubevirt.Patch(found, body, status):
+                meta = found.metadata
+                self._client.patch(
+                    type(found),
+                    meta.name,
+                    meta.namespace,
+                    body,
+                    subresource="status" if status else "",
+                )
+            case kubevirt.StartGuest(vmi, pod):
+                self._guests.start(vmi, pod)
+                self._wake.set()
+            case kubevirt.StopGuest(uid):
+                self._guests.stop(uid)
+            case kubevirt.PrepareTarget(vmi, pod):
+                self._guests.prepare_target(vmi, pod)
+                self._wake.set()
+            case kubevirt.CutOver(vmi, migration, target):
+                self._cut_over(vmi, migration, target)
+
+    def _cut_over(self, vmi: LabVMI, migration: LabMigration, target: LabPod) -> None:
+        guest = self._guests.get(vmi.metadata.uid)
+        if guest is None:
+            raise LabError(f"vmi {vmi.metadata.name} has no guest")
+        what = Cutover(
+            source=names.cable(guest.pod_uid),
+            target=names.cable(target.metadata.uid),
+            mac=guest.interface.mac,
+            address=guest.address,
+            blackout_ms=blackout_ms(migration.metadata.annotations),
+            garp=migration.metadata.annotations.get(names.ANNOTATION_GARP) == "true",
+            silent=migration.metadata.annotations.get(names.ANNOTATION_SILENT) == "true",
+        )
+        self._guests.cut_over(vmi.metadata.uid, migration.metadata.uid, target.metadata.uid, what)
+
+
+def blackout_ms(annotations: Mapping[str, str]) -> float:
+    """The blackout a migration's annotation asks for; nonsense is an error, not the default."""
+    text = annotations.get(names.ANNOTATION_BLACKOUT, "")
+    try:
+        return float(text) if text else DEFAULT_BLACKOUT_MS
+    except ValueError as error:
+        raise LabError(f"annotation {names.ANNOTATION_BLACKOUT}: {text!r} is no number") from error

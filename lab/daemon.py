@@ -1,0 +1,93 @@
+"""The cluster's control plane as one process: every node's kubelet, and KubeVirt.
+
+Runs in the namespace `tlab-api`, from which the API server is on the local address. It enters the
+nodes and pods by their namespace handles. SIGTERM ends it; the state it needs is in the API and in
+the state directory, guests and pods keep running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lab import names
+from lab.cni_runtime import Runtime, executor
+from lab.controller import Controller
+from lab.hypervisor import Guests
+from lab.kubelet import Kubelet
+from lab.nodes import in_node
+from lab.state import StateDir
+from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.config import direct
+
+
+def make_kubelet(
+    state: StateDir, node: names.LabNode, client: HttpKubeClient, log: Callable[[str], None]
+) -> Kubelet:
+    """The kubelet of a node, over the node's own directories."""
+
+    def enter(argv: Sequence[str]) -> list[str]:
+        return in_node(state, node.name, argv)
+
+    runtime = Runtime(
+        conf_dir=state.node(node.name, "net.d"),
+        cache_dir=state.node(node.name, "cni") / "results",
+        execute=executor(enter),
+    )
+    return Kubelet(node, client, runtime, state.pods / node.name, log)
+
+
+def main() -> None:
+    """`python -m lab.daemon --state-dir DIR --nodes N`."""
+    parser = argparse.ArgumentParser(description="kubelets and KubeVirt of a lab")
+    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    args = parser.parse_args()
+    state, nodes = StateDir(args.state_dir), names.lab_nodes(args.nodes)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    client = HttpKubeClient(direct(names.api_url()))
+    controller: Controller | None = None
+
+    def poke() -> None:
+        if controller is not None:
+            controller.poke()
+
+    controller = Controller(client, Guests(state, log, poke), nodes, log)
+    work = [make_kubelet(state, node, client, log).run for node in nodes] + [controller.run]
+    threads = [threading.Thread(target=guarded(run, stop)) for run in work]
+    for thread in threads:
+        thread.start()
+    log("control plane up")
+    stop.wait()
+    for thread in threads:
+        thread.join(10)
+
+
+def guarded(run: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:
+    """A thread whose unexpected end ends the process: half a control plane helps nobody."""
+
+    def work() -> None:
+        try:
+            run(stop)
+        finally:
+            if not stop.is_set():
+                log(f"{run.__qualname__} ended unexpectedly")
+            stop.set()
+
+    return work
+
+
+def log(text: str) -> None:
+    """A line with the monotonic time in seconds, by which all of the lab's times compare."""
+    print(f"{time.monotonic():.3f} {text}", flush=True, file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

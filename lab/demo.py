@@ -1,0 +1,244 @@
+"""`lab demo`: the whole promise in one run, and a report that says whether it was kept.
+
+Up; pods and a VM; one TCP connection from outside through two live migrations, there and back;
+everything deleted; down. Whatever happens on the way, the lab is gone at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lab import control, names
+from lab.cluster import bring_up, refuse_second, until
+from lab.durations import seconds
+from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
+from lab.nodes import in_netns
+from lab.objects import LabPod, LabVM
+from lab.remains import remains
+from lab.report import Check, Row, checks_of, row_of
+from lab.state import StateDir, lab_lock
+from lab.teardown import leftovers, tear_down
+from lab.timeline import render
+from lab.tools import LabError, run
+from lab.topology import Topology
+from libtortie.errors import TortieError
+
+VM = "demo-vm"
+CLIENT = "client"
+NODES = 3
+
+
+@dataclass(slots=True)
+class Demo:
+    """What the demo has found out so far."""
+
+    convergence: str
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    rows: list[Row] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    durations: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every promise was checked and held."""
+        return len(self.rows) == 2 and all(check.ok for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """report.json."""
+        return {
+            "migrations": [asdict(row) for row in self.rows],
+            "ok": self.ok,
+            "checks": [asdict(check) for check in self.checks],
+            "machine": machine(),
+            "started": self.started,
+            "convergence": self.convergence,
+            "durations_s": self.durations,
+        }
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Say what is being done, and remember how long it took in seconds."""
+        say(f"== {what}")
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.durations[what] = round(time.monotonic() - began, 2)
+
+
+def machine() -> dict[str, Any]:
+    """Where the numbers come from."""
+    return {
+        "kernel": platform.release(),
+        "processors": os.cpu_count(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
+def say(text: str) -> None:
+    """A line for the person who watches."""
+    print(text, flush=True)
+
+
+def run_demo(state: StateDir, report: Path, convergence: str, blackout_ms: float) -> bool:
+    """The demo; True when every promise was kept. The lab is gone afterwards, in any case."""
+    demo = Demo(convergence)
+    with lab_lock(), interruptible():
+        refuse_second(state)
+        try:
+            _acts(demo, state, blackout_ms)
+        except KeyboardInterrupt:
+            demo.checks.append(Check("ran to its end", False, "interrupted"))
+        except TortieError as error:
+            demo.checks.append(Check("ran to its end", False, str(error)))
+        finally:
+            _clean_up(demo, state)
+    report.write_text(json.dumps(demo.to_json(), indent=2, ensure_ascii=False) + "\n")
+    _conclude(demo, report)
+    return demo.ok
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: with cleaning up."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Cleaning up is not to be interrupted, least of all by a second Ctrl-C."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
+    with demo.timed("lab up"):
+        topology = bring_up(state, NODES, demo.convergence, lambda text: say(f"   {text}"))
+    first, second, third = (node.name for node in topology.nodes)
+    with demo.timed("pods and a VM"):
+        client_netns, address = _populate(first, second, third)
+        say(f"   VM {VM} has {address} on {first}; a client pod on {third}")
+    stream = start_stream(state, address)
+    try:
+        for target in (second, first):
+            with demo.timed(f"live migration to {target}"):
+                wish = Wish(VM, target, blackout_ms, garp=target == first)
+                observed = measure(
+                    state,
+                    topology,
+                    wish,
+                    client_netns=client_netns,
+                    stream=stream,
+                    convergence_s=seconds(demo.convergence),
+                    tell=lambda text: say(f"   {text}"),
+                )
+            row = row_of(observed)
+            demo.rows.append(row)
+            demo.checks += checks_of(row, seconds(demo.convergence))
+            say(render(observed))
+            demo.checks.append(_pods_talk(client_netns, f"after the migration to {target}"))
+    finally:
+        stream.close()
+    with demo.timed("everything deleted"):
+        demo.checks.append(_delete_all(state, topology))
+
+
+def _populate(first: str, second: str, third: str) -> tuple[str, str]:
+    """Make the VM and the pods; returns the client pod's namespace and the VM's address."""
+    for name, node in ((CLIENT, third), ("web-a", first), ("web-b", second)):
+        control.create_pod(name, node)
+    control.create_vm(VM, first)
+    client = control.await_pod(CLIENT)
+    for name in ("web-a", "web-b"):
+        control.await_pod(name)
+    vmi = control.await_vm(VM)
+    client_netns = names.pod_netns(CLIENT, client.metadata.uid)
+    address = guest_ip(vmi)
+    for netns in (names.netns(names.EXT), client_netns):
+        await_echo(address, netns)
+    return client_netns, address
+
+
+def _pods_talk(client_netns: str, when: str) -> Check:
+    """Ordinary pods reach each other across nodes."""
+    name = f"ordinary pods talk {when}"
+    try:
+        for pod in ("web-a", "web-b"):
+            address = control.get(LabPod, pod).status.pod_ip
+            run(in_netns(client_netns, ["ping", "-c", "3", "-i", "0.1", "-W", "1", address]))
+    except TortieError as error:
+        return Check(name, False, str(error))
+    return Check(name, True, "client → web-a, web-b")
+
+
+def _delete_all(state: StateDir, topology: Topology) -> Check:
+    """Delete VM and pods; then nodes, ToR and datastore hold nothing of them."""
+    name = "nothing left of pods and VM"
+    control.delete(LabVM, VM)
+    for pod in (CLIENT, "web-a", "web-b"):
+        control.delete(LabPod, pod)
+    try:
+        control.await_gone(LabVM, VM)
+        until(lambda: not control.listing(LabPod), "pods are still there", 30)
+        until(lambda: not remains(state, topology), "something is left", 15)
+    except LabError as error:
+        left = ", ".join(remains(state, topology))
+        return Check(name, False, f"{error}: {left}" if left else str(error))
+    return Check(name, True, "no links, routes, endpoints or addresses")
+
+
+def _clean_up(demo: Demo, state: StateDir) -> None:
+    with uninterrupted(), demo.timed("lab down"):
+        keep_logs(state, demo)
+        try:
+            tear_down(state)
+            left = leftovers(state)
+        except LabError as error:
+            left = (str(error),)
+    demo.checks.append(Check("lab down leaves nothing", not left, ", ".join(left) or "nothing"))
+
+
+def keep_logs(state: StateDir, demo: Demo) -> None:
+    """After a failure, show the end of every log that is about to be removed."""
+    if len(demo.rows) == 2 and all(check.ok for check in demo.checks):
+        return
+    logs = sorted(state.logs.glob("*.log")) + sorted(state.root.glob("nodes/*/log/*.log"))
+    for log in logs:
+        lines = log.read_text(errors="replace").splitlines()[-12:]
+        if lines:
+            say(f"--- {log}")
+            say("\n".join(line[:400] for line in lines))
+
+
+def _conclude(demo: Demo, report: Path) -> None:
+    for check in demo.checks:
+        say(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {check.detail}")
+    say(f"{'Every promise was kept.' if demo.ok else 'A promise was broken.'} See {report}.")

@@ -1,0 +1,72 @@
+"""What is left on nodes, ToR and in the datastore of pods that are gone."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Network
+
+from lab import names
+from lab.processes import lab_namespaces
+from lab.state import StateDir
+from lab.tools import run
+from lab.topology import Topology
+from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.model.ipam import Block
+from libtortie.model.keys import Blocks, Handles, Kind, Resources
+
+
+def remains(state: StateDir, topology: Topology) -> tuple[str, ...]:
+    """Traces of workloads, in words; blocks and their routes may stay with their node."""
+    found: list[str] = []
+    for node in topology.nodes:
+        found += _on_node(node)
+        status = state.node(node.name, "run") / "endpoint-status"
+        if status.is_dir():
+            found += [f"{node.name}: status file {path.name!r}" for path in status.iterdir()]
+    found += _host_routes(names.netns(names.TOR), names.TOR)
+    found += [f"namespace {name}" for name in lab_namespaces() if _of_workload(name)]
+    return tuple(found + _in_datastore(state))
+
+
+def _of_workload(namespace: str) -> bool:
+    return namespace.startswith(tuple(f"{names.PREFIX}{kind}-" for kind in ("pod", "vm", "hv")))
+
+
+def _on_node(node: names.LabNode) -> list[str]:
+    links = json.loads(run(["ip", "-n", node.netns, "-j", "link"]))
+    found = [
+        f"{node.name}: link {link['ifname']}" for link in links if link["ifname"].startswith("cali")
+    ]
+    return found + _host_routes(node.netns, node.name)
+
+
+def _host_routes(netns: str, where: str) -> list[str]:
+    routes = json.loads(run(["ip", "-n", netns, "-j", "route", "show", "table", "main"]))
+    return [
+        f"{where}: route {route['dst']} metric {route.get('metric', 0)}"
+        for route in routes
+        if route["dst"] != "default"
+        and (network := IPv4Network(route["dst"])).prefixlen == 32
+        and network.subnet_of(names.POOL)
+    ]
+
+
+def _in_datastore(state: StateDir) -> list[str]:
+    store = open_datastore(
+        DatastoreConfig(type="sqlite", sqlite_path=state.database, node="", shared=True)
+    )
+    try:
+        found = [f"handle {record.key}" for record in store.list(Handles()).records]
+        endpoints = store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records
+        found += [f"endpoint {record.key}" for record in endpoints]
+        for record in store.list(Blocks(4)).records:
+            if isinstance(record.value, Block) and (used := used_addresses(record.value)):
+                found.append(f"block {record.value.cidr}: {used} addresses")
+        return found
+    finally:
+        store.close()
+
+
+def used_addresses(block: Block) -> int:
+    """How many of a block's addresses are allocated."""
+    return sum(1 for slot in block.allocations if slot is not None)

@@ -1,0 +1,259 @@
+"""From what was observed to what is claimed: the rows of report.json, and whether promises held.
+
+Pure. All times are CLOCK_MONOTONIC in ns until they become milliseconds here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab import clock, names
+from lab.cutover import Report
+from lab.observers import FrameSeen, RouteSeen, Seen
+from lab.probes import Series
+from lab.stream import StreamReport
+
+DOWNTIME_MAX_MS = 50.0
+SIGNS = ("rarp", "garp", "ip")
+EARLY_NS = 20 * clock.NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """A line of an agent's log."""
+
+    t_ns: int
+    node: str
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One migration, as seen from everywhere."""
+
+    vm: str
+    source: str
+    target: str
+    target_address: str
+    target_pod: str
+    ip_before: str
+    ip_after: str
+    phase: str
+    stream: StreamReport
+    series: Mapping[str, Series]
+    cutover: Report | None
+    seen: tuple[Seen, ...]
+    log: tuple[LogEvent, ...]
+    phases: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A promise and whether it held."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry of `migrations` in report.json; None where nothing was seen."""
+
+    vm: str
+    source_node: str
+    target_node: str
+    phase: str
+    ip_before: str
+    ip_after: str
+    tcp_survived: bool
+    tcp_lines: int
+    tcp_longest_gap_ms: float
+    tcp_error: str
+    probes_sent: int
+    probes_lost: int
+    guest_blackout_ms: float | None
+    network_downtime_ms: float | None
+    sign: str
+    sign_to_local_route_ms: float | None
+    sign_to_tor_fib_ms: float | None
+    metric_elevated: int | None
+    metric_final: int | None
+    reverted_after_s: float | None
+    policy_wait_ms: float | None
+    probers: Mapping[str, Mapping[str, Any]]
+
+
+def first_sign(observed: Observed) -> FrameSeen | None:
+    """The first frame by which the guest made itself heard on the target."""
+    frames = (
+        event
+        for event in observed.seen
+        if isinstance(event, FrameSeen) and event.where == observed.target and event.what in SIGNS
+    )
+    return min(frames, key=lambda frame: frame.t_ns, default=None)
+
+
+def _routes(observed: Observed, where: str, *, added: bool) -> Iterable[RouteSeen]:
+    return (
+        event
+        for event in observed.seen
+        if isinstance(event, RouteSeen) and event.where == where and event.added is added
+    )
+
+
+def local_raise(observed: Observed) -> RouteSeen | None:
+    """The first local route of the guest on the target."""
+    local = (route for route in _routes(observed, observed.target, added=True) if route.ifname)
+    return min(local, key=lambda route: route.t_ns, default=None)
+
+
+def tor_switch(observed: Observed) -> RouteSeen | None:
+    """When the ToR's kernel first sent the guest's traffic to the target."""
+    via = (
+        route
+        for route in _routes(observed, names.TOR, added=True)
+        if route.gateway == observed.target_address
+    )
+    return min(via, key=lambda route: route.t_ns, default=None)
+
+
+def final_metrics(observed: Observed) -> tuple[int, ...]:
+    """Metrics of the guest's local routes on the target at the end, best first."""
+    present: set[int] = set()
+    for event in sorted(observed.seen, key=lambda event: event.t_ns):
+        if not isinstance(event, RouteSeen) or event.where != observed.target or not event.ifname:
+            continue
+        if event.added:
+            present.add(event.metric)
+        else:
+            present.discard(event.metric)
+    return tuple(sorted(present))
+
+
+def reverted(observed: Observed) -> RouteSeen | None:
+    """When the target's elevated route went."""
+    gone = (
+        route
+        for route in _routes(observed, observed.target, added=False)
+        if route.ifname and route.metric == names.METRIC_ELEVATED
+    )
+    return min(gone, key=lambda route: route.t_ns, default=None)
+
+
+def policy_wait(observed: Observed) -> float | None:
+    """How long ADD of the target pod waited for policy, by the agent's own log, in ms."""
+    for line in observed.log:
+        if line.event == "cni_add" and line.fields.get("pod") == observed.target_pod:
+            value = line.fields.get("policy_wait_ms")
+            return float(value) if isinstance(value, int | float) else None
+    return None
+
+
+def prober_detail(series: Series, cutover: Report | None) -> dict[str, Any]:
+    """One prober's part of a row."""
+    longest = series.longest
+    gap = clock.ms(longest.end_ns - longest.start_ns) if longest else None
+    blackout = cutover.blackout_ms if cutover else 0.0
+    outage = clock.ms(longest.outage_ns) if longest else None
+    return {
+        "sent": series.sent,
+        "lost": series.lost,
+        "rtt_p50_ms": series.rtt_p50_ms,
+        "longest_gap_ms": gap,
+        "own_stall_ms": clock.ms(longest.own_stall_ns) if longest else None,
+        "worst_send_stall_ms": series.worst_stall_ms,
+        "network_downtime_ms": None if outage is None else round(max(0.0, outage - blackout), 3),
+    }
+
+
+def row_of(observed: Observed) -> Row:
+    """The row that describes a migration."""
+    sign, raised, switched = first_sign(observed), local_raise(observed), tor_switch(observed)
+    went, metrics = reverted(observed), final_metrics(observed)
+    probers = {
+        name: prober_detail(series, observed.cutover) for name, series in observed.series.items()
+    }
+    downtimes = [detail["network_downtime_ms"] for detail in probers.values()]
+    complete = bool(downtimes) and None not in downtimes
+    return Row(
+        vm=observed.vm,
+        source_node=observed.source,
+        target_node=observed.target,
+        phase=observed.phase,
+        ip_before=observed.ip_before,
+        ip_after=observed.ip_after,
+        tcp_survived=observed.stream.survived,
+        tcp_lines=observed.stream.echoed,
+        tcp_longest_gap_ms=observed.stream.longest_gap_ms,
+        tcp_error=observed.stream.error,
+        probes_sent=sum(series.sent for series in observed.series.values()),
+        probes_lost=sum(series.lost for series in observed.series.values()),
+        guest_blackout_ms=observed.cutover.blackout_ms if observed.cutover else None,
+        network_downtime_ms=max(downtimes) if complete else None,
+        sign=sign.what if sign else "",
+        sign_to_local_route_ms=_after(raised, sign),
+        sign_to_tor_fib_ms=_after(switched, sign),
+        metric_elevated=raised.metric if raised else None,
+        metric_final=metrics[0] if len(metrics) == 1 else None,
+        reverted_after_s=round((went.t_ns - raised.t_ns) / clock.NS_PER_S, 3)
+        if went and raised
+        else None,
+        policy_wait_ms=policy_wait(observed),
+        probers=probers,
+    )
+
+
+def _after(route: RouteSeen | None, sign: FrameSeen | None) -> float | None:
+    return clock.ms(route.t_ns - sign.t_ns) if route and sign else None
+
+
+def checks_of(row: Row, convergence_s: float) -> list[Check]:
+    """The promises of one migration."""
+    where = f"{row.source_node} → {row.target_node}"
+    downtime, reverted_s = row.network_downtime_ms, row.reverted_after_s
+    return [
+        Check(f"{where}: migration succeeded", row.phase == "Succeeded", row.phase),
+        Check(
+            f"{where}: same address",
+            bool(row.ip_before) and row.ip_before == row.ip_after,
+            f"{row.ip_before} → {row.ip_after}",
+        ),
+        Check(
+            f"{where}: TCP connection survived",
+            row.tcp_survived,
+            row.tcp_error or f"{row.tcp_lines} lines, longest gap {row.tcp_longest_gap_ms} ms",
+        ),
+        Check(
+            f"{where}: network downtime at most {DOWNTIME_MAX_MS:g} ms",
+            downtime is not None and downtime <= DOWNTIME_MAX_MS,
+            f"{downtime} ms beside the guest's {row.guest_blackout_ms} ms",
+        ),
+        Check(
+            f"{where}: route raised by the sign, to {names.METRIC_ELEVATED}",
+            row.metric_elevated == names.METRIC_ELEVATED
+            and row.sign_to_local_route_ms is not None
+            and row.sign_to_local_route_ms >= 0,
+            f"metric {row.metric_elevated}, {row.sign_to_local_route_ms} ms after {row.sign}",
+        ),
+        Check(
+            f"{where}: ToR follows",
+            row.sign_to_tor_fib_ms is not None,
+            f"{row.sign_to_tor_fib_ms} ms after the sign",
+        ),
+        Check(
+            f"{where}: back to {names.METRIC_NORMAL} after the convergence time",
+            row.metric_final == names.METRIC_NORMAL
+            and reverted_s is not None
+            and convergence_s - 0.5 <= reverted_s <= 2 * convergence_s + 10,
+            f"metric {row.metric_final} after {reverted_s} s (convergence {convergence_s:g} s)",
+        ),
+        Check(
+            f"{where}: policy before success",
+            row.policy_wait_ms is not None,
+            f"ADD waited {row.policy_wait_ms} ms for policy",
+        ),
+    ]

@@ -1,0 +1,162 @@
+"""What a cluster's administrator would have written down before the first pod.
+
+Pure values: Calico resources for the datastore, the agents' configuration, Kubernetes objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab import names
+from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.resources import Resource, parse_resource
+
+ResourceSeed = tuple[ResourceKey, Resource]
+
+
+def resources(convergence: str) -> tuple[ResourceSeed, ...]:
+    """Pool, BGP and agent settings. `convergence` is a Go duration such as `8s`."""
+    specs: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
+        (Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": True, "clusterType": "k8s,bgp"}),
+        (
+            Kind.IP_POOL,
+            "default-ipv4-ippool",
+            {
+                "cidr": str(names.POOL),
+                "blockSize": names.BLOCK_SIZE,
+                "natOutgoing": False,
+                "ipipMode": "Never",
+                "vxlanMode": "Never",
+                "nodeSelector": "all()",
+                "allowedUses": ["Workload", "Tunnel"],
+            },
+        ),
+        (
+            Kind.BGP_CONFIGURATION,
+            "default",
+            {"asNumber": names.CLUSTER_AS, "nodeToNodeMeshEnabled": True},
+        ),
+        (Kind.BGP_PEER, "tor", {"peerIP": str(names.TOR_ADDRESS), "asNumber": names.TOR_AS}),
+        (
+            Kind.FELIX_CONFIGURATION,
+            "default",
+            {"liveMigrationRouteConvergenceTime": convergence},
+        ),
+    )
+    return tuple(_resource(kind, name, spec) for kind, name, spec in specs)
+
+
+def _resource(kind: Kind, name: str, spec: dict[str, Any]) -> ResourceSeed:
+    body = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": kind.value,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    return ResourceKey(kind, name), parse_resource(kind, body)
+
+
+def agent_config(node: names.LabNode, database: str) -> dict[str, Any]:
+    """`/etc/tortie/node.yaml` of a node."""
+    return {
+        "nodename": node.name,
+        "ip": str(node.address),
+        "datastore_type": "sqlite",
+        "sqlite_path": database,
+        "sqlite_shared": True,
+        "k8s_api_root": names.api_url(),
+        "log_file": "/var/log/tortie/node.log",
+        "log_level": "info",
+    }
+
+
+def conflist_settings(node: names.LabNode, database: str) -> dict[str, Any]:
+    """Keys of the plugin's object in a node's conflist, beside its defaults."""
+    return {
+        "nodename": node.name,
+        "datastore_type": "sqlite",
+        "sqlite_path": database,
+        "sqlite_shared": True,
+        "kubernetes": {"k8s_api_root": names.api_url()},
+        "policy": {"type": "k8s"},
+        "policy_setup_timeout_seconds": 10,
+        "log_file_path": "/var/log/tortie/cni.log",
+    }
+
+
+def kube_node(node: names.LabNode) -> dict[str, Any]:
+    """A core Node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "labels": {"kubernetes.io/hostname": node.name}},
+        "status": {"addresses": [{"type": "InternalIP", "address": str(node.address.ip)}]},
+    }
+
+
+def vm_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> dict[str, Any]:
+    """A VM with bridge binding that may live-migrate, as a user would write it."""
+    interface = {"name": "default", "bridge": {}}
+    spec: dict[str, Any] = {
+        "domain": {"devices": {"interfaces": [interface]}, "memory": {"guest": "256Mi"}},
+        "networks": [{"name": "default", "pod": {}}],
+        "evictionStrategy": "LiveMigrate",
+    }
+    if node:
+        # A preference of the first boot only: a selector would forbid leaving the node.
+        spec["affinity"] = {"nodeAffinity": {PREFERRED: [_preference(node)]}}
+    annotations = {"kubevirt.io/allow-pod-bridge-network-live-migration": "true"}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "finalizers": ["kubevirt.io/virtualMachineControllerFinalize"],
+        },
+        "spec": {
+            "runStrategy": "Always",
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": spec,
+            },
+        },
+    }
+
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def _preference(node: str) -> dict[str, Any]:
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    return {"weight": 100, "preference": {"matchExpressions": [expression]}}
+
+
+def pod_body(name: str, namespace: str, node: str) -> dict[str, Any]:
+    """An ordinary pod on a node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "pause"}]},
+    }
+
+
+def migration_body(
+    name: str, namespace: str, vmi: str, *, node: str, annotations: dict[str, str]
+) -> dict[str, Any]:
+    """A VirtualMachineInstanceMigration; `node` empty leaves the choice to the scheduler."""
+    spec: dict[str, Any] = {"vmiName": vmi}
+    if node:
+        spec["addedNodeSelector"] = {"kubernetes.io/hostname": node}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstanceMigration",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"kubevirt.io/vmi-name": vmi},
+            "annotations": annotations,
+        },
+        "spec": spec,
+    }

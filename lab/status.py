@@ -1,0 +1,99 @@
+"""`lab status`: nodes, VMs, pods and migrations, and why something is not what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lab import control
+from lab.cluster import established
+from lab.objects import LabMigration, LabPod, LabVM, LabVMI
+from lab.state import StateDir
+from lab.topology import plan_topology
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they need to be; the last one runs on."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def render_status(state: StateDir) -> str:
+    """The lab as text. Raises `LabError` when none is up."""
+    record = state.read()
+    up = established(state)
+    nodes = plan_topology(record.nodes).nodes
+    alive = {one.name for one in state.ledger.alive()}
+    parts = [
+        f"lab in {state.root}, convergence time {record.convergence}",
+        table(
+            ("NODE", "ADDRESS", "AGENT", "BGP TO TOR"),
+            (
+                (
+                    node.name,
+                    str(node.address.ip),
+                    "running" if f"agent of {node.name}" in alive else "not running",
+                    "established" if node.name in up else "down",
+                )
+                for node in nodes
+            ),
+        ),
+        _vms(),
+        _pods(control.listing(LabPod)),
+        _migrations(control.listing(LabMigration)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _vms() -> str:
+    instances = {vmi.metadata.name: vmi for vmi in control.listing(LabVMI)}
+    rows = [
+        (vm.metadata.name, *_instance(instances.get(vm.metadata.name)))
+        for vm in control.listing(LabVM)
+    ]
+    return table(("VM", "PHASE", "NODE", "IP", "MAC"), rows) if rows else ""
+
+
+def _instance(vmi: LabVMI | None) -> tuple[str, str, str, str]:
+    if vmi is None:
+        return "Stopped", "-", "-", "-"
+    interface = next(iter(vmi.status.interfaces), None)
+    return (
+        vmi.status.phase or "Pending",
+        vmi.status.node_name or "-",
+        interface.ip_address if interface else "-",
+        interface.mac if interface else "-",
+    )
+
+
+def _pods(pods: Iterable[LabPod]) -> str:
+    rows = [
+        (
+            f"{pod.metadata.namespace}/{pod.metadata.name}",
+            pod.spec.node_name or "-",
+            pod.status.phase,
+            pod.status.pod_ip or "-",
+            pod.status.message,
+        )
+        for pod in pods
+    ]
+    return table(("POD", "NODE", "PHASE", "IP", "WHY"), rows) if rows else ""
+
+
+def _migrations(jobs: Iterable[LabMigration]) -> str:
+    rows = [
+        (
+            job.metadata.name,
+            job.spec.vmi_name,
+            job.status.phase or "-",
+            job.status.migration_state.source_node or "-",
+            job.status.migration_state.target_node or "-",
+            job.status.migration_state.failure_reason,
+        )
+        for job in jobs
+    ]
+    head = ("MIGRATION", "VM", "PHASE", "FROM", "TO", "WHY")
+    return table(head, rows) if rows else ""
