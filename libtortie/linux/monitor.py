@@ -139,6 +139,7 @@ class Monitor(Iterator[NetworkEvent]):
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise KernelError(f"events: {os.strerror(error.errno or 0)}") from error
+            self._discard_backlog()
             self._names.clear()
             self._ready.append(Overrun())
             return
@@ -146,6 +147,22 @@ class Monitor(Iterator[NetworkEvent]):
             event = self._event(kind, body)
             if event is not None:
                 self._ready.append(event)
+
+    def _discard_backlog(self) -> None:
+        """Empty the socket after an overrun, before telling of it.
+
+        Until the backlog has been read to its end the kernel goes on dropping *without another
+        ENOBUFS*. Told earlier, a reader would read everything again and then miss what changed
+        while the old backlog was still there.
+        """
+        while not self.closed:
+            try:
+                self._sock.recv(_BUFFER)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise KernelError(f"events: {os.strerror(error.errno or 0)}") from error
 
     def _event(self, kind: int, body: memoryview) -> NetworkEvent | None:
         if kind in (RTM_NEWLINK, RTM_DELLINK):

@@ -35,6 +35,14 @@ RUN_DIR = Path("/run/netns")
 DEADLINE = 10.0
 """Seconds that work inside a namespace may take before its caller gives up."""
 
+_ABSENT = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ESRCH,
+    errno.ENXIO,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
 _OWN = "/proc/thread-self/ns/net"
 _CLONE_NEWNET = 0x40000000
 _NS_GET_NSTYPE = 0xB703
@@ -84,19 +92,17 @@ def open_namespace(path: str) -> io.FileIO:
         # A FIFO would block an ordinary open for ever.
         descriptor = os.open(path or _OWN, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        absent = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENXIO, errno.ELOOP)
-        if error.errno in absent or error.errno == errno.ENAMETOOLONG:
+        if error.errno in _ABSENT:
             raise NotFound(f"no network namespace at {path}") from error
         raise KernelError(f"cannot open the network namespace {path}: {error}") from error
-    namespace = io.FileIO(descriptor)
     try:
         kind = fcntl.ioctl(descriptor, _NS_GET_NSTYPE)
     except OSError:
         kind = 0
     if kind != _CLONE_NEWNET:
-        namespace.close()
+        os.close(descriptor)
         raise NotFound(f"{path} is not a network namespace")
-    return namespace
+    return io.FileIO(descriptor)
 
 
 def identity(namespace: io.FileIO) -> int:

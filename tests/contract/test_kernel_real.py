@@ -1,0 +1,543 @@
+"""What only the real kernel can show: threads, descriptors, large tables, lost notifications."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from ipaddress import IPv4Interface, IPv4Network, ip_address
+from pathlib import Path
+
+import pytest
+
+from libtortie.errors import InvalidInput, KernelError, NotFound, Unavailable
+from libtortie.linux import netns, topology
+from libtortie.linux.netlink import NetlinkKernel
+from libtortie.linux.netns import Netns
+from libtortie.linux.port import (
+    LinkChanged,
+    Overrun,
+    Route,
+    RouteAdded,
+    RouteProto,
+    RouteType,
+    VethPair,
+)
+
+pytestmark = pytest.mark.root
+
+MISSING = "/run/netns/tt-there-is-none"
+VM = IPv4Network("10.65.0.2/32")
+
+
+@pytest.fixture
+def paths() -> Iterator[tuple[str, str]]:
+    """Two fresh namespaces with loopback up."""
+    made = tuple(netns.create(f"tt-{os.getpid()}-{end}") for end in ("a", "b"))
+    try:
+        for path in made:
+            topology.set_up(path, "lo")
+        yield made[0], made[1]
+    finally:
+        for path in made:
+            netns.delete(path)
+
+
+@pytest.fixture
+def host(paths: tuple[str, str]) -> Iterator[NetlinkKernel]:
+    kernel = NetlinkKernel(paths[0])
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def pair_to(path: str, host_name: str = "cali1") -> VethPair:
+    return VethPair(host_name, "ee:ee:ee:ee:ee:ee", "eth0", path, 1440, queues=4)
+
+
+def own_inode() -> int:
+    return Path("/proc/thread-self/ns/net").stat().st_ino
+
+
+def blackhole(number: int, priority: int = 768) -> Route:
+    dst = IPv4Network((int(ip_address("10.128.0.0")) + number, 32))
+    return Route(dst, priority, proto=RouteProto.BIRD, type=RouteType.BLACKHOLE)
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def queues(path: str, ifname: str) -> tuple[int, int]:
+    command = ["ip", "-n", Path(path).name, "-d", "link", "show", ifname]
+    words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return tuple(int(words[words.index(key) + 1]) for key in ("numtxqueues", "numrxqueues"))  # type: ignore[return-value]  # two keys, two numbers
+
+
+# Threads and namespaces
+
+
+def test_threads_in_namespaces_leave_ours_alone(paths: tuple[str, str]) -> None:
+    ours = own_inode()
+    names = Netns()
+    wanted = {path: names.inode(path) for path in paths}
+    seen: list[tuple[str, int]] = []
+
+    def enter_often(path: str) -> None:
+        for _ in range(50):
+            seen.append((path, names.call(path, own_inode)))
+            assert own_inode() == ours
+
+    threads = [threading.Thread(target=enter_often, args=(path,)) for path in paths * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        assert own_inode() == ours
+        thread.join(30)
+    assert len(seen) == 200
+    assert all(inode == wanted[path] for path, inode in seen)
+    assert own_inode() == ours
+    assert Path("/proc/self/ns/net").stat().st_ino == ours
+
+
+def test_a_kernel_keeps_its_namespace_in_any_thread(paths: tuple[str, str]) -> None:
+    """Opened here, used from a thread in yet another namespace: links, sysctls, new sockets."""
+    with pytest.raises(NotFound):
+        NetlinkKernel(MISSING)
+    ours, theirs = NetlinkKernel(), NetlinkKernel(paths[0])
+    topology.ensure_bridge(paths[0], "br-a")
+    topology.ensure_bridge(paths[1], "br-b")
+    before = {link.name for link in ours.links()}
+    try:
+
+        def look() -> None:
+            assert {link.name for link in theirs.links()} == {"lo", "br-a"}
+            assert {link.name for link in ours.links()} == before
+            assert theirs.read_sysctl("net/ipv4/conf/br-a/rp_filter")
+            with pytest.raises(NotFound):
+                ours.read_sysctl("net/ipv4/conf/br-b/rp_filter")
+            events = theirs.events()
+            topology.set_up(paths[0], "br-a", False)
+            event = next(events)
+            assert isinstance(event, LinkChanged)
+            assert event.link.name == "br-a"
+
+        Netns().call(paths[1], look)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def test_many_threads_share_one_kernel(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(40):
+                route = Route(IPv4Network((0x0A410000 + number, 32)), 1 + turn, "cali1")
+                host.ensure_route(route)
+                assert [each.priority for each in host.routes(dst=route.dst)] == [1 + turn]
+                assert host.link("cali1") is not None
+                assert host.delete_route(route)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert host.routes() == ()
+
+
+def test_work_that_never_ends_is_given_up(paths: tuple[str, str]) -> None:
+    names = Netns(deadline=0.2)
+    release = threading.Event()
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match=r"0\.2 s"):
+        names.call(paths[0], release.wait)
+    assert time.monotonic() - begun < 2
+    assert names.call(paths[0], own_inode) == names.inode(paths[0])
+    release.set()
+
+
+def test_enter_moves_a_process(paths: tuple[str, str]) -> None:
+    code = (
+        "import sys, socket; from libtortie.linux import netns; netns.enter(sys.argv[1]);"
+        "import threading; found = [];"
+        "t = threading.Thread(target=lambda: found.append(socket.if_nameindex()));"
+        "t.start(); t.join(); print([name for _, name in found[0]])"
+    )
+    command = [sys.executable, "-c", code, paths[0]]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    assert output.strip() == "['lo']"
+
+
+# Paths that are no namespace
+
+
+def test_nothing_is_made_by_asking(tmp_path: Path) -> None:
+    """Missing, a file, a folder, a FIFO (which must not block), another kind of namespace."""
+    file, fifo = tmp_path / "file", tmp_path / "fifo"
+    file.touch()
+    os.mkfifo(fifo)
+    names = Netns(deadline=2)
+    listing = sorted(Path("/run/netns").iterdir()) if Path("/run/netns").exists() else []
+    bad = [MISSING, str(file), str(tmp_path), str(fifo), "/proc/self/ns/mnt", f"{file}/x"]
+    bad += ["/proc/0/ns/net", "with\0nul", "relative-and-missing"]
+    for path in bad:
+        assert names.inode(path) is None
+        for attempt in (names.open, NetlinkKernel, netns.enter):
+            with pytest.raises(NotFound):
+                attempt(path)
+        with pytest.raises(NotFound):
+            names.call(path, own_inode)
+    assert not Path(MISSING).exists()
+    after = sorted(Path("/run/netns").iterdir()) if Path("/run/netns").exists() else []
+    assert [path for path in after if path not in listing and "there-is-none" in path.name] == []
+
+
+def test_a_process_that_died_has_no_namespace(paths: tuple[str, str]) -> None:
+    process = subprocess.Popen(["nsenter", f"--net={paths[0]}", "sleep", "60"])
+    path = f"/proc/{process.pid}/ns/net"
+    names = Netns()
+    try:
+        deadline = time.monotonic() + 10
+        while names.inode(path) != names.inode(paths[0]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert names.inode(path) is None
+    with pytest.raises(NotFound):
+        names.open(path)
+
+
+def test_the_hosts_own_namespace_is_recognisable() -> None:
+    assert Netns().inode(f"/proc/{os.getpid()}/ns/net") == Netns().inode("")
+
+
+def test_named_namespaces_come_and_go_as_with_ip_netns() -> None:
+    name = f"tt-{os.getpid()}-named"
+    assert netns.delete(name) is False
+    try:
+        path = netns.create(name)
+        inode = Netns().inode(path)
+        assert inode != own_inode()
+        assert netns.create(path) == path
+        assert Netns().inode(path) == inode
+        listed = subprocess.run(["ip", "netns"], check=True, capture_output=True, text=True).stdout
+        assert name in listed.split()
+    finally:
+        assert netns.delete(path) is True
+    assert not Path(path).exists()
+    assert netns.delete(path) is False
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    assert netns.delete(name) is True
+
+
+def test_a_leftover_mount_point_is_used_again(tmp_path: Path) -> None:
+    """A crash between making the file and mounting on it must not block the name."""
+    path = tmp_path / "ns"
+    path.touch()
+    try:
+        assert netns.create(str(path)) == str(path)
+        assert Netns().inode(str(path)) is not None
+    finally:
+        assert netns.delete(str(path)) is True
+
+
+def test_what_is_no_namespace_is_never_removed(tmp_path: Path) -> None:
+    file = tmp_path / "precious"
+    file.write_text("content")
+    link = tmp_path / "link"
+    link.symlink_to("/proc/self/ns/net")
+    for path in (file, link, tmp_path):
+        with pytest.raises(InvalidInput):
+            netns.delete(str(path))
+    with pytest.raises(InvalidInput):
+        netns.create(str(file))
+    for name in ("", "..", "a\0b"):
+        with pytest.raises(InvalidInput):
+            netns.create(name)
+    assert file.read_text() == "content"
+    assert link.is_symlink()
+
+
+def test_a_kernel_outlives_the_name(paths: tuple[str, str], host: NetlinkKernel) -> None:
+    """Deleting the name of an opened namespace breaks nothing; afterwards the path is none."""
+    host.ensure_veth(pair_to(paths[1]))
+    netns.delete(paths[0])
+    assert {link.name for link in host.links()} == {"lo", "cali1"}
+    assert host.read_sysctl("net/ipv4/conf/cali1/rp_filter")
+    with pytest.raises(NotFound):
+        NetlinkKernel(paths[0])
+
+
+# Resources
+
+
+def test_no_descriptor_is_left(paths: tuple[str, str]) -> None:
+    names = Netns()
+
+    def once(turn: int) -> None:
+        with pytest.raises(NotFound):
+            names.open(MISSING)
+        with pytest.raises(NotFound):
+            names.call(MISSING, own_inode)
+        kernel = names.open(paths[0])
+        kernel.ensure_veth(pair_to(paths[1]))
+        with pytest.raises(NotFound):
+            kernel.ensure_veth(pair_to(MISSING))
+        with pytest.raises(KernelError):
+            kernel.ensure_veth(pair_to(paths[0]))
+        events = kernel.events()
+        kernel.read_sysctl("net/ipv4/ip_forward")
+        if turn % 2:
+            events.close()
+        kernel.close()
+
+    once(0)
+    before, threads = descriptors(), threading.active_count()
+    for turn in range(200):
+        once(turn)
+    assert descriptors() == before
+    assert threading.active_count() == threads
+
+
+def test_no_descriptor_is_inherited(paths: tuple[str, str], host: NetlinkKernel) -> None:
+    events = host.events()
+    command = ["ls", "-l", "/proc/self/fd"]
+    listed = subprocess.run(command, check=False, close_fds=False, capture_output=True, text=True)
+    assert "/proc/" in listed.stdout
+    assert "net:[" not in listed.stdout
+    events.close()
+
+
+def test_a_closed_kernel_lets_its_namespace_go(paths: tuple[str, str]) -> None:
+    """Its veth's other end vanishes with it, so an adapter left open would keep a dead pod up."""
+    host, pod = NetlinkKernel(paths[0]), NetlinkKernel(paths[1])
+    try:
+        host.ensure_veth(pair_to(paths[1]))
+        netns.delete(paths[1])
+        assert host.link("cali1") is not None
+        pod.close()
+        deadline = time.monotonic() + 30
+        while host.link("cali1") is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        pod.close()
+        host.close()
+
+
+# Large tables, races, lost notifications
+
+
+def test_one_among_thousands_of_routes(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    alien = [blackhole(number) for number in range(4000)]
+    for route in alien:
+        host.ensure_route(route)
+    ours = Route(alien[1234].dst, 512, "cali1", link_scope=True)
+    host.ensure_route(ours)
+    assert host.routes(ifname="cali1") == (ours,)
+    assert set(host.routes(dst=ours.dst)) == {ours, alien[1234]}
+    assert host.routes(dst=IPv4Network("10.127.0.1/32")) == ()
+    assert host.routes(dst=alien[-1].dst) == (alien[-1],)
+    assert host.delete_route(Route(ours.dst, 1024, "cali1")) is False
+    assert host.delete_route(ours) is True
+    assert set(host.routes()) == set(alien)
+
+
+def test_changing_a_route_reads_no_table(
+    host: NetlinkKernel, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("a dump")
+
+    monkeypatch.setattr("libtortie.linux.channel.Channel.dump", refuse)
+    with pytest.raises(AssertionError):
+        host.routes()
+    route = Route(VM, 512, "cali1", link_scope=True)
+    host.ensure_route(route)
+    assert host.delete_route(route) is True
+    assert host.delete_route(route) is False
+
+
+def test_lost_notifications_are_told(paths: tuple[str, str]) -> None:
+    writer = NetlinkKernel(paths[0])
+    reader = NetlinkKernel(paths[0], event_buffer=16384)
+    watchdog = threading.Timer(20, reader.close)
+    watchdog.start()
+    try:
+        events = reader.events()
+        for number in range(500):
+            writer.ensure_route(blackhole(number))
+        assert any(isinstance(event, Overrun) for event in events)
+        topology.ensure_bridge(paths[0], "br-late")
+        late = (e.link.name for e in events if isinstance(e, LinkChanged))
+        assert any(name == "br-late" for name in late)
+    finally:
+        watchdog.cancel()
+        reader.close()
+        writer.close()
+
+
+def test_default_backlog_holds_a_full_table(host: NetlinkKernel) -> None:
+    """BIRD writes thousands of routes in one go while the reader is busy."""
+    events = host.events()
+    for number in range(3000):
+        host.ensure_route(blackhole(number))
+    for _, event in zip(range(3000), events, strict=False):
+        assert isinstance(event, RouteAdded)
+    events.close()
+
+
+def test_queues_are_given_to_both_ends(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    assert queues(paths[0], "cali1") == (4, 4)
+    assert queues(paths[1], "eth0") == (4, 4)
+
+
+def test_packets_pass(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+    """The point of it all: link, addresses and routes carry a datagram."""
+    host.ensure_veth(pair_to(paths[1]))
+    pod = NetlinkKernel(paths[1])
+    try:
+        host.ensure_address("cali1", IPv4Interface("169.254.1.1/32"))
+        host.ensure_route(Route(VM, 1024, "cali1", link_scope=True))
+        pod.ensure_address("eth0", IPv4Interface("10.65.0.2/32"))
+        gateway = IPv4Network("169.254.1.1/32")
+        pod.ensure_route(Route(gateway, 0, "eth0", link_scope=True))
+        pod.ensure_route(Route(IPv4Network("0.0.0.0/0"), 0, "eth0", gateway.network_address))
+
+        def udp() -> socket.socket:
+            return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+        with Netns().call(paths[1], udp) as inner, Netns().call(paths[0], udp) as outer:
+            inner.bind(("10.65.0.2", 9000))
+            inner.settimeout(5)
+            outer.sendto(b"hello", ("10.65.0.2", 9000))
+            assert inner.recv(10) == b"hello"
+    finally:
+        pod.close()
+
+
+def test_links_that_come_and_go_under_our_hands(
+    host: NetlinkKernel, paths: tuple[str, str]
+) -> None:
+    """Any outcome is a typed one, and the end state is what the last call asked for."""
+    stop = threading.Event()
+    surprises: list[BaseException] = []
+    route = Route(VM, 1024, "cali1", link_scope=True)
+
+    def disturb() -> None:
+        while not stop.is_set():
+            try:
+                host.delete_link("cali1")
+            except BaseException as error:
+                surprises.append(error)
+
+    def use() -> None:
+        while not stop.is_set():
+            for action in (
+                lambda: host.ensure_route(route),
+                lambda: host.set_link("cali1", mtu=1300),
+                lambda: host.addresses("cali1"),
+                lambda: host.ensure_address("cali1", IPv4Interface("10.0.0.1/32")),
+                lambda: host.write_sysctl("net/ipv4/conf/cali1/proxy_arp", "1"),
+                lambda: host.delete_route(route),
+                lambda: host.routes(ifname="cali1"),
+            ):
+                try:
+                    action()
+                except (NotFound, KernelError):
+                    pass
+                except BaseException as error:
+                    surprises.append(error)
+
+    threads = [threading.Thread(target=each) for each in (disturb, use, use)]
+    for thread in threads:
+        thread.start()
+    made = 0
+    for _ in range(60):
+        try:
+            host.ensure_veth(pair_to(paths[1]))
+            made += 1
+        except KernelError as error:
+            assert "keep appearing" in str(error) or "cali1" in str(error)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert not surprises
+    assert made
+    near, far = host.ensure_veth(pair_to(paths[1]))
+    assert (near.up, far.up) == (True, True)
+
+
+def test_two_attempts_at_one_pair_make_one_pair(
+    host: NetlinkKernel, paths: tuple[str, str]
+) -> None:
+    results: list[object] = []
+
+    def attempt() -> None:
+        try:
+            results.append(host.ensure_veth(pair_to(paths[1])))
+        except BaseException as error:
+            results.append(error)
+
+    for _ in range(10):
+        threads = [threading.Thread(target=attempt) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len({repr(result) for result in results}) == 1
+        assert isinstance(results[0], tuple)
+        results.clear()
+        host.delete_link("cali1")
+
+
+def test_a_foreign_pair_of_one_namespace_is_a_leftover(
+    host: NetlinkKernel, paths: tuple[str, str]
+) -> None:
+    """Both ends still in the node's namespace: what a crashed plugin of the old way leaves."""
+    topology.ensure_veth_between((paths[0], "cali1"), (paths[0], "tmp1"))
+    near, _ = host.ensure_veth(pair_to(paths[1]))
+    assert {link.name for link in host.links()} == {"lo", "cali1"}
+    assert near.up
+
+
+def test_the_kernels_own_words_are_kept(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    bad = Route(VM, 1, "cali1", gateway=ip_address("10.99.99.99"))
+    with pytest.raises(KernelError, match=r"10\.65\.0\.2/32 via 10\.99\.99\.99 dev cali1.*gateway"):
+        host.ensure_route(bad)
+    with pytest.raises(KernelError, match="mtu=7"):
+        host.set_link("cali1", mtu=7)
+
+
+def test_several_next_hops_read_as_the_first(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    host.ensure_address("cali1", IPv4Interface("10.99.0.1/24"))
+    hops = "nexthop via 10.99.0.7 dev cali1 nexthop via 10.99.0.8 dev cali1"
+    name = Path(paths[0]).name
+    command = f"ip -n {name} route add 10.5.0.0/16 proto bird metric 768 {hops}".split()
+    subprocess.run(command, check=True)
+    wanted = Route(
+        IPv4Network("10.5.0.0/16"), 768, "cali1", ip_address("10.99.0.7"), RouteProto.BIRD
+    )
+    assert host.routes(dst=wanted.dst) == (wanted,)
