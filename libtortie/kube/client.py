@@ -29,6 +29,7 @@ from libtortie.kube.lines import LineSplitter, RawEvent, decode_line
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, Overloaded, PatchType
 from libtortie.kube.transport import (
+    ConnectError,
     DeadlineError,
     Limits,
     StoppedError,
@@ -44,6 +45,7 @@ PAGE = 500
 MAX_REPLY = 256 << 20
 _READ = 1 << 16
 _NETWORK = (
+    ConnectError,
     requests.RequestException,
     urllib3.exceptions.HTTPError,
     http.client.HTTPException,

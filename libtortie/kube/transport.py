@@ -54,6 +54,11 @@ class DeadlineError(Exception):
         self.answering = answering
 
 
+class ConnectError(Exception):
+    """No connection could be made. Not an OSError either: urllib3 takes a reset during connect
+    for one during send, and goes on to read from a socket that does not exist."""
+
+
 class StoppedError(Exception):
     """The caller's stop event was set while we waited."""
 
@@ -170,10 +175,10 @@ class _Response(http.client.HTTPResponse):
 
 
 def _connect(host: str, port: int) -> socket.socket:
-    """A connected socket, within the call's limits. Raises `OSError` of the last address."""
+    """A connected socket, within the call's limits. Raises `ConnectError` of the last address."""
     limits = _limits()
     addresses = _resolve(host, port, limits)
-    failure: OSError = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+    failure = ConnectError(f"{host} has no address")
     for position, (family, address) in enumerate(addresses):
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -181,7 +186,8 @@ def _connect(host: str, port: int) -> socket.socket:
                 sock.setsockopt(level, option, value)
             _connect_one(sock, address, limits, limits.left() / (len(addresses) - position))
         except OSError as error:
-            failure = error
+            failure = ConnectError(error.strerror or str(error))
+            failure.__cause__ = error
             sock.close()
             continue
         except BaseException:
@@ -236,7 +242,7 @@ def _resolve(host: str, port: int, limits: Limits) -> list[tuple[int, Address]]:
     while not done.wait(limits.wait()):
         pass
     if failure:
-        raise failure[0]
+        raise ConnectError(f"cannot resolve {bare}: {failure[0].strerror}") from failure[0]
     return answer
 
 
