@@ -150,18 +150,22 @@ class LoggedStore(ABC):
         if len({path_of(op.key) for op in ops}) < len(ops):
             raise InvalidInput("a commit may name each key only once")
         payloads = [self._payload(op) for op in ops]
-        written: list[tuple[Key, bytes, int] | None] = []
         with self._writing() as rows:
-            before = [rows.read(path_of(op.key)) for op in ops]
-            for op, stored in zip(ops, before, strict=True):
+            for place, op in enumerate(ops):
+                stored = rows.read(path_of(op.key))
                 _verify(op, stored)
-            for op, stored, payload in zip(ops, before, payloads, strict=True):
-                written.append(self._write(rows, op, stored, payload))
+                if isinstance(op, Update) and payloads[place] is None:
+                    value = self._stamps.replacing(op.value, _readable(op.key, stored))
+                    payloads[place] = encode(op.key, value)
+            # From here on nothing is refused.
+            written = [_write(rows, op, payload) for op, payload in zip(ops, payloads, strict=True)]
         if any(not isinstance(op, Check) for op in ops):
             self._committed()
         return tuple(
-            None if entry is None else Record(entry[0], decode(entry[0], entry[1]), str(entry[2]))
-            for entry in written
+            None
+            if data is None or revision is None
+            else Record(op.key, decode(op.key, data), str(revision))
+            for op, data, revision in zip(ops, payloads, written, strict=True)
         )
 
     def _payload(self, op: Op) -> bytes | None:
@@ -175,18 +179,14 @@ class LoggedStore(ABC):
             case _:
                 return None
 
-    def _write(
-        self, rows: Rows, op: Op, stored: Stored | None, payload: bytes | None
-    ) -> tuple[Key, bytes, int] | None:
-        path = path_of(op.key)
-        match op:
-            case Create(key, value) | Update(key, value):
-                if payload is None:
-                    payload = encode(key, self._stamps.replacing(value, _readable(key, stored)))
-                return key, payload, rows.put(path, payload)
-            case Delete():
-                rows.remove(path)
-        return None
+
+def _write(rows: Rows, op: Op, payload: bytes | None) -> int | None:
+    """Put or remove one row; the revision of a put."""
+    if payload is not None:
+        return rows.put(path_of(op.key), payload)
+    if isinstance(op, Delete):
+        rows.remove(path_of(op.key))
+    return None
 
 
 def _verify(op: Op, stored: Stored | None) -> None:

@@ -41,12 +41,7 @@ class MemoryDatastore(LoggedStore):
     @contextmanager
     def _writing(self) -> Iterator[_Table]:
         with self._reading() as table:
-            before = table.mark()
-            try:
-                yield table
-            except BaseException:
-                table.restore(before)
-                raise
+            yield table  # nothing to undo: whoever writes has done all refusing before
 
     def _signal(self) -> Signal:
         with self._reading():
@@ -110,15 +105,6 @@ class _Table:
     def compact(self) -> None:
         self._compacted = self.revision()
         self._log.clear()
-
-    def mark(self) -> tuple[dict[str, Stored], int]:
-        """What `restore` needs to undo the writes that follow."""
-        return dict(self._rows), len(self._log)
-
-    def restore(self, mark: tuple[dict[str, Stored], int]) -> None:
-        """Undo every put and remove since `mark`."""
-        self._rows, length = mark
-        del self._log[length:]
 
     def _append(self, path: str, data: bytes | None) -> int:
         revision = self.revision() + 1
