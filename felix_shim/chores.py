@@ -78,7 +78,12 @@ class Chores:
         self.out.own(desired.owners(self.world.roster, self.identity.node))
 
     def write_status(self) -> None:
-        """Files for exactly the endpoints whose policy is in force."""
+        """Files for exactly the endpoints whose policy is in force.
+
+        Until the first rules of this run are in, nobody knows which those are.
+        """
+        if not self.rules_ready:
+            return
         bodies = desired.status_files(self.world.roster, self.world.links_up)
         self._submit(STATUS, partial(_whole, self.out.write_status, bodies))
 

@@ -8,9 +8,11 @@ cannot be written never stops the agent.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Literal, Protocol
@@ -18,6 +20,7 @@ from typing import IO, Literal, Protocol
 from libtortie.errors import InvalidInput
 
 Level = Literal["debug", "info", "warning", "error"]
+_TROUBLE = ("_error", "_failed", "_timeout", "_unknown")
 _RANK: dict[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -66,6 +69,10 @@ class JsonLog:
         """Something needs a person."""
         self._write("error", event, fields)
 
+    def event(self, event: str, /, **fields: object) -> None:
+        """A line whose level follows from its name: what failed is a warning."""
+        self._write("warning" if event.endswith(_TROUBLE) else "info", event, fields)
+
     def _write(self, level: Level, event: str, fields: dict[str, object]) -> None:
         if _RANK[level] < self._threshold:
             return
@@ -85,6 +92,22 @@ class JsonLog:
                 self._stream.flush()
             except (OSError, ValueError):
                 return  # a full disk or a closed stream must not stop the agent
+
+
+class LoggingBridge(logging.Handler):
+    """Turns records of the standard library's `logging` into lines of a `Log`."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One record, one line; a traceback becomes a field."""
+        fields: dict[str, object] = {"logger": record.name, "text": record.getMessage()}
+        if record.exc_info:
+            fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        tell = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        tell("library", **fields)
 
 
 class NullLog:

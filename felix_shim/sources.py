@@ -35,7 +35,7 @@ from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
 from libtortie.linux.port import Kernel
 from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import Scope
+from libtortie.model.keys import Resources, Scope
 
 T = TypeVar("T", bound=KubeObject)
 Post = Callable[[Event], None]
@@ -56,6 +56,11 @@ class StoreSource:
     _stop: threading.Event = field(default_factory=threading.Event)
     _watch: Watch | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def name(self) -> str:
+        """What is followed, for people."""
+        return self.scope.kind.value if isinstance(self.scope, Resources) else "affinities"
 
     def run(self) -> None:
         """The thread's body."""
@@ -144,6 +149,11 @@ class KubeSource:
     log: Log
     _stop: threading.Event = field(default_factory=threading.Event)
     _complaint: str = ""
+
+    @property
+    def name(self) -> str:
+        """What is followed, for people."""
+        return self.kind.api.kind
 
     def run(self) -> None:
         """The thread's body."""

@@ -1,0 +1,363 @@
+"""`tortie-node`: start the parts, wire them, wait for a signal or a failure, stop them.
+
+A stop leaves the kernel and BIRD as they are: workloads run on, and so do their routes. The next
+start picks up where this one left off. A failed thread ends the process with status 1.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from cni_plugin.frame import Request, Response
+from cni_plugin.locks import FileLocks
+from cni_plugin.plugin import Plugin
+from cni_plugin.skel import dispatch
+from cni_plugin.types import NetConf
+from cni_plugin.wiring import SharedParts, build_plugin
+from felix_shim.bgp import BirdInput, render_bird
+from felix_shim.chores import Identity
+from felix_shim.cluster import scopes
+from felix_shim.cni_server import CNIServer, take_lock
+from felix_shim.config import NodeConfig, load_config
+from felix_shim.crew import Crew
+from felix_shim.drivers import sysctls
+from felix_shim.drivers.announcements import Announcements
+from felix_shim.drivers.bird import Bird
+from felix_shim.drivers.nftables import Nftables
+from felix_shim.drivers.routetable import RouteTable
+from felix_shim.drivers.status_files import StatusFiles
+from felix_shim.events import Instance, Migration
+from felix_shim.inbox import Inbox
+from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
+from felix_shim.lanes import ThreadLane
+from felix_shim.node import NodeAddress, find_address, register, write_files
+from felix_shim.outlets import LANES, Outlets
+from felix_shim.owners import OwnerKeeper
+from felix_shim.policy import PolicySet
+from felix_shim.reconciler import Clocks, Reconciler, Rim
+from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
+from felix_shim.state import Memory, StateFile, boot_id, write_durably
+from felix_shim.world import World
+from ipam.client import IPAMClient
+from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.port import Datastore
+from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
+from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.config import KubeConfig, direct, load_kubeconfig
+from libtortie.kube.port import KubeClient
+from libtortie.linux.netlink import NetlinkKernel
+from libtortie.linux.netns import Netns
+from libtortie.model.ipam import IPAddress
+
+DEFAULT_CONFIG = "/etc/tortie/node.yaml"
+SWITCH_INTERVAL = 0.0005
+"""Seconds. Python's default of 5 ms would let a busy thread hold up a sign of a VM for as long."""
+STOP_SECONDS = 20.0
+OPEN_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What everything else is built from."""
+
+    config: NodeConfig
+    address: NodeAddress
+    store: Datastore
+    kube: KubeClient | None
+    kernel: NetlinkKernel
+    log: JsonLog
+    crew: Crew
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self.config.node
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """The threads that act for the reconciler."""
+
+    lanes: Mapping[str, ThreadLane]
+    owners: OwnerKeeper
+    sniffers: Announcements
+    kernel: KernelSource
+    raises: RaisesSource | None
+
+
+@click.command(name="tortie-node")
+@click.option(
+    "--config", "path", default="", help=f"Configuration file (default {DEFAULT_CONFIG})."
+)
+def main(path: str) -> None:
+    """The node agent: serves CNI, programs policy and routes, follows live migrations."""
+    try:
+        config = load_config(path or DEFAULT_CONFIG, required=bool(path))
+        log = open_log(config.log_file, config.log_level, config.node)
+    except InvalidInput as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(run(config, log))
+
+
+def run(config: NodeConfig, log: JsonLog) -> int:
+    """The process's life; returns its exit status."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    crew = Crew(log)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: crew.over.set())
+    _bridge_logging(log)
+    try:
+        with ExitStack() as stack:
+            parts = _open_parts(config, log, crew, stack)
+            if parts is not None:
+                _live(parts)
+    except (TortieError, OSError) as error:
+        log.error("agent_failed", reason=f"{type(error).__name__}: {first_line(error)}")
+        return 1
+    log.info("agent_stopped", failed=crew.failed)
+    return 1 if crew.failed else 0
+
+
+def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) -> Parts | None:
+    """Lock, kernel, files, datastore, API client; None when the end came first."""
+    stack.enter_context(take_lock(Path(config.run_dir) / "agent.lock"))
+    kernel = NetlinkKernel()
+    stack.callback(kernel.close)
+    address = find_address(kernel, config.ip)
+    mtu_file = Path(config.state_dir) / "mtu"
+    write_files(Path(config.nodename_file), config.node, mtu_file, address.mtu)
+    kube = _open_kube(config)
+    if kube is not None:
+        stack.callback(kube.close)
+    store = _open_store(config, log, crew)
+    if store is None:
+        return None
+    stack.callback(store.close)
+    log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
+    return Parts(config, address, store, kube, kernel, log, crew)
+
+
+def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
+    """The datastore, waited for as long as it is merely unavailable."""
+    wanted = DatastoreConfig(
+        type=config.datastore_type,
+        sqlite_path=Path(config.sqlite_path),
+        node=config.node,
+        shared=config.sqlite_shared,
+    )
+    while not crew.over.is_set():
+        try:
+            return open_datastore(wanted)
+        except Unavailable as error:
+            log.warning("datastore_unavailable", reason=first_line(error))
+            crew.over.wait(OPEN_RETRY_SECONDS)
+    return None
+
+
+def _open_kube(config: NodeConfig) -> HttpKubeClient | None:
+    if config.kubeconfig:
+        return HttpKubeClient(load_kubeconfig(config.kubeconfig))
+    if not config.k8s_api_root:
+        return None
+    api = direct(config.k8s_api_root)
+    if config.k8s_token_file:
+        api = KubeConfig(server=api.server, token_file=Path(config.k8s_token_file))
+    return HttpKubeClient(api)
+
+
+def _live(parts: Parts) -> None:
+    """Start every thread in dependency order, serve until the end, stop in reverse."""
+    crew, log = parts.crew, parts.log
+    inbox = Inbox()
+    lanes = {name: ThreadLane(name, inbox.post) for name in LANES}
+    for name, lane in lanes.items():
+        crew.start(f"lane-{name}", lane.run, lane.stop)
+    ipam = IPAMClient(parts.store, parts.node, now=_now)
+    owners = OwnerKeeper(ipam.promote, log, time.monotonic)
+    sniffers = Announcements(inbox.post, log)
+    kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
+    raises = _raises_source(parts, inbox)
+    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises))
+    reconciler = _reconciler(parts, outlets, inbox)
+    crew.start("owners", owners.run, owners.stop)
+    crew.start("announcements", sniffers.run, sniffers.stop)
+    crew.start("kernel", kernel.run, parts.kernel.close)
+    crew.start("reconciler", reconciler.run, inbox.close)
+    if raises is not None:
+        crew.start("bird", raises.run, raises.stop)
+    for source in _followers(parts, inbox):
+        crew.start(f"follow-{source.name}", source.run, source.stop)
+    try:
+        _serve(parts, ipam, reconciler)
+    finally:
+        left = crew.dismiss(STOP_SECONDS)
+        if left:
+            log.error("threads_left", threads=left)
+
+
+def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
+    """Answer CNI requests from the moment that policy is in the kernel, until the end."""
+    crew, log, run_dir = parts.crew, parts.log, Path(parts.config.run_dir)
+    while not reconciler.rules_ready:
+        if crew.over.wait(0.01):
+            return
+    shared = SharedParts(
+        store=parts.store,
+        kube=parts.kube,
+        kernel=parts.kernel,
+        node=parts.node,
+        table_ready=lambda: reconciler.rules_ready,
+        log=log.event,
+        ipam=ipam,
+        namespaces=Netns(),
+        locks=FileLocks(run_dir / "locks"),
+        mtu_file=Path(parts.config.state_dir) / "mtu",
+    )
+
+    def build(conf: NetConf) -> Plugin:
+        return build_plugin(conf, shared=shared)
+
+    def answer(request: Request) -> Response:
+        return dispatch(request.env, request.stdin, build, log=log.event)
+
+    server = CNIServer(parts.config.cni_socket, answer, crew.spawn, log)
+    server.open()
+    crew.start("cni", server.run)
+    log.info("cni_serving", socket=parts.config.cni_socket)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    crew.over.wait()
+    if not server.stop():
+        log.warning("cni_requests_left")
+
+
+def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
+    state = StateFile(parts.config.state_file, boot_id())
+
+    def recall(world: World) -> Memory:
+        try:
+            return state.load(time.monotonic(), world.settings)
+        except (TortieError, OSError) as error:
+            parts.log.error("state_unreadable", path=state.path, reason=first_line(error))
+            return Memory()
+
+    uplinks = tuple(name for name in parts.config.uplinks if name)
+    if not uplinks and parts.address.link:
+        uplinks = (parts.address.link,)
+    identity = Identity(
+        node=parts.node,
+        address=parts.address.address,
+        kube=parts.kube is not None,
+        uplinks=uplinks,
+        kernel_raises=parts.config.bird.mode == "off",
+    )
+    clocks = Clocks(time.monotonic, time.time_ns)
+    return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))
+
+
+def _outlets(parts: Parts, hands: Hands) -> Outlets:
+    config, raises = parts.config, hands.raises
+    nft = Nftables()
+    files = StatusFiles(config.status_dir)
+    state = StateFile(config.state_file, boot_id())
+
+    def apply_policy(rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
+        sysctls.ensure_node(parts.kernel)
+        failed = sysctls.ensure_workloads(parts.kernel, interfaces)
+        nft.apply(rules)
+        return failed
+
+    def ask_raises(addresses: frozenset[IPAddress], urgent: bool) -> None:
+        if raises is not None:
+            raises.want(addresses, urgent)
+
+    return Outlets(
+        routes=RouteTable(parts.kernel, time.monotonic),
+        lanes=hands.lanes,
+        apply_policy=apply_policy,
+        write_status=lambda bodies: files.apply(bodies, in_sync=True),
+        run_bird=_run_bird(config),
+        save=lambda memory: state.save(memory, time.monotonic()),
+        survey=hands.kernel.survey,
+        register=lambda address: register(parts.store, parts.node, address),
+        listen=hands.sniffers.watch,
+        nudge=hands.sniffers.nudge,
+        own=hands.owners.want,
+        ask_raises=ask_raises,
+    )
+
+
+def _bird(config: NodeConfig) -> Bird:
+    run_dir = Path(config.run_dir)
+    return Bird(
+        run_dir / "bird.conf",
+        config.bird_socket,
+        run_dir / "bird.pid",
+        binary=config.bird.binary,
+    )
+
+
+def _run_bird(config: NodeConfig) -> Callable[[BirdInput], None] | None:
+    if config.bird.mode == "off":
+        return None
+    bird = _bird(config)
+    log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
+
+    def ensure(wanted: BirdInput) -> None:
+        text = render_bird(replace(wanted, log_file=log_file))
+        if config.bird.mode == "external" and not bird.alive():
+            write_durably(Path(config.run_dir) / "bird.conf", text.encode(), mode=0o644)
+            raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
+        bird.ensure(text)
+
+    return ensure
+
+
+def _raises_source(parts: Parts, inbox: Inbox) -> RaisesSource | None:
+    if parts.config.bird.mode == "off":
+        return None
+    bird = _bird(parts.config)
+
+    def ask(
+        addresses: frozenset[IPAddress],
+    ) -> tuple[Mapping[IPAddress, str], frozenset[IPAddress]]:
+        return bird.elevated_elsewhere(addresses), bird.announced_elsewhere(addresses)
+
+    return RaisesSource(ask, bird.alive, inbox.post, parts.log)
+
+
+def _followers(parts: Parts, inbox: Inbox) -> list[StoreSource | KubeSource]:
+    sources: list[StoreSource | KubeSource] = [
+        StoreSource(parts.store, scope, inbox.post, parts.log) for scope in scopes(parts.node)
+    ]
+    if parts.kube is not None:
+        sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))
+        sources.append(KubeSource(parts.kube, Instance, inbox.post, parts.log))
+    return sources
+
+
+def _bridge_logging(log: JsonLog) -> None:
+    """What libraries say through `logging` becomes lines of ours, from warnings on."""
+    root = logging.getLogger()
+    root.handlers[:] = [LoggingBridge(log)]
+    root.setLevel(logging.WARNING)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Serves the CNI executable over a unix socket: one request, one answer, one thread each.
+
+Only root may ask (the kernel vouches for the peer's uid). The socket is 0600 in a directory of
+0755. At most `LIMIT` requests run at once; more wait in the listen queue. A socket file left by a
+dead agent is replaced; that the other agent is dead is known from the lock, which its caller holds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from cni_plugin.frame import Request, Response, encode_response, read_request
+from felix_shim.jsonlog import Log
+from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
+
+LIMIT = 64
+BACKLOG = 512
+REQUEST_SECONDS = 10.0
+ANSWER_SECONDS = 10.0
+_UCRED = struct.Struct("3i")
+
+
+def take_lock(path: Path) -> IO[str]:
+    """The one-agent-per-node lock, held while the file is open. Raises `InvalidInput`."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    file = path.open("a+", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise InvalidInput(f"another agent (pid {holder}) holds {path}") from error
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+class CNIServer:
+    """`serve` answers one request and never raises; `allowed` are the uids that may ask.
+
+    `spawn(name, body)` runs a body on a thread of its own and sees to its failure.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        serve: Callable[[Request], Response],
+        spawn: Callable[[str, Callable[[], None]], threading.Thread],
+        log: Log,
+        *,
+        allowed: frozenset[int] = frozenset({0}),
+    ) -> None:
+        self._path = path
+        self._serve = serve
+        self._spawn = spawn
+        self._log = log
+        self._allowed = allowed
+        self._slots = threading.Semaphore(LIMIT)
+        self._stopping = threading.Event()
+        self._running: set[threading.Thread] = set()
+        self._listener: socket.socket | None = None
+
+    def open(self) -> None:
+        """Listen. Raises OSError."""
+        self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(self._path))
+            self._path.chmod(0o600)  # nobody can connect before `listen`
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+
+    def run(self) -> None:
+        """The accepting thread's body, until `stop`."""
+        listener = self._listener
+        if listener is None:
+            raise RuntimeError("run before open")
+        while not self._stopping.is_set():
+            self._slots.acquire()
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                self._slots.release()
+                if self._stopping.is_set():
+                    return
+                time.sleep(0.05)  # out of descriptors: others give some back
+                continue
+            self._start(client)
+
+    def stop(self, deadline: float = 15.0) -> bool:
+        """Take no more requests, wait for running ones; False when some outlast the deadline."""
+        self._stopping.set()
+        if self._listener is not None:
+            self._path.unlink(missing_ok=True)
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        self._slots.release()
+        end = time.monotonic() + deadline
+        for thread in tuple(self._running):
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in tuple(self._running))
+
+    def _start(self, client: socket.socket) -> None:
+        def body() -> None:
+            try:
+                with client:
+                    self._handle(client)
+            finally:
+                self._slots.release()
+                self._running.discard(threading.current_thread())
+
+        thread = self._spawn("cni-request", body)
+        if thread.is_alive():
+            self._running.add(thread)
+
+    def _handle(self, client: socket.socket) -> None:
+        uid = _peer_uid(client)
+        if uid not in self._allowed:
+            self._log.warning("cni_refused", uid=uid)
+            return
+        try:
+            client.settimeout(REQUEST_SECONDS)
+            request = read_request(client)
+        except (Malformed, Unavailable) as error:
+            self._log.warning("cni_unreadable", reason=first_line(error))
+            return
+        answer = self._serve(request)
+        try:
+            client.settimeout(ANSWER_SECONDS)
+            client.sendall(encode_response(answer.code, answer.stdout))
+        except OSError as error:
+            self._log.warning("cni_caller_gone", reason=error)
+
+
+def _peer_uid(client: socket.socket) -> int:
+    """The uid of the process at the other end, as the kernel recorded it at connect."""
+    raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _, uid, _ = _UCRED.unpack(raw)
+    return int(uid)
