@@ -1,0 +1,442 @@
+"""A reconciler with fakes all around it, driven by hand on a clock that stands still.
+
+`Bench` is one node: a fake kernel, lanes that work at once (or fail on request), and what the
+reconciler asked of its threads. `settle()` turns the loop until nothing is left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, ip_address, ip_network
+from typing import Any
+
+from felix_shim.bgp import BirdInput
+from felix_shim.chores import Identity
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS
+from felix_shim.drivers import sysctls
+from felix_shim.drivers.announcements import Watched
+from felix_shim.drivers.routetable import RouteTable
+from felix_shim.events import (
+    Done,
+    Event,
+    Instance,
+    InSync,
+    Listed,
+    Migration,
+    NetworkChanged,
+    RaisesSeen,
+    Seen,
+    Sign,
+    Stored,
+    Surveyed,
+    Unstored,
+    Vanished,
+)
+from felix_shim.inbox import Inbox
+from felix_shim.lanes import Job, perform
+from felix_shim.migration import State
+from felix_shim.model import EndpointId, SignKind
+from felix_shim.outlets import LANES, Outlets
+from felix_shim.owners import Ownership
+from felix_shim.policy import PolicySet
+from felix_shim.reconciler import Clocks, Reconciler, Rim
+from felix_shim.state import Memory, decode, encode
+from felix_shim.world import World
+from libtortie.datastore.port import Record
+from libtortie.errors import KernelError
+from libtortie.linux.port import MAIN_TABLE, Route, RouteProto, VethPair
+from libtortie.model.ipam import IPAddress
+from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
+from libtortie.model.names import host_ifname, vm_handle, wep_name
+from libtortie.model.resources import parse_resource
+from tests.fakes.kernel import FakeKernel
+
+NODE = "n1"
+NAMESPACE = "default"
+VMI = "vm1"
+VMI_UID = "vmi-uid-1"
+ADDRESS = "10.65.0.2"
+MAC = "02:aa:bb:cc:dd:01"
+
+
+@dataclass
+class Clock:
+    """Seconds that pass only when told to."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class RecordingLog:
+    """Lines as (event, fields)."""
+
+    lines: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+
+    def debug(self, event: str, **fields: object) -> None:
+        self.lines.append((event, fields))
+
+    info = warning = error = debug
+
+    def of(self, event: str) -> list[dict[str, object]]:
+        return [fields for name, fields in self.lines if name == event]
+
+
+@dataclass
+class InlineLane:
+    """Does each job at the next `settle`; only the newest, as the real lane."""
+
+    name: str
+    waiting: tuple[int, Job] | None = None
+
+    def submit(self, generation: int, job: Job) -> None:
+        self.waiting = (generation, job)
+
+    def work(self) -> Done | None:
+        if self.waiting is None:
+            return None
+        (generation, job), self.waiting = self.waiting, None
+        return perform(self.name, generation, job)
+
+
+def endpoint_record(
+    pod: str,
+    *,
+    address: str = ADDRESS,
+    migration: str = "",
+    container: str = "",
+    node: str = NODE,
+    vm: bool = True,
+    labels: Mapping[str, str] | None = None,
+    vmi_uid: str = VMI_UID,
+) -> Record:
+    """A WorkloadEndpoint as the CNI plugin writes it."""
+    name = wep_name(node, "k8s", pod, "eth0")
+    pod_labels = {"projectcalico.org/namespace": NAMESPACE, **(labels or {})}
+    annotations = {"tortie.io/pod-uid": f"uid-of-{pod}"}
+    if vm:
+        pod_labels |= {"kubevirt.io": "virt-launcher", "vmi.kubevirt.io/id": VMI}
+        annotations |= {
+            "tortie.io/vmi-name": VMI,
+            "tortie.io/vmi-uid": vmi_uid,
+            "tortie.io/handle": vm_handle("", NAMESPACE, VMI),
+        }
+    if migration:
+        pod_labels["kubevirt.io/migrationJobUID"] = migration
+        annotations["tortie.io/migration-uid"] = migration
+    resource = parse_resource(
+        Kind.WORKLOAD_ENDPOINT,
+        {
+            "apiVersion": "projectcalico.org/v3",
+            "kind": "WorkloadEndpoint",
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "labels": pod_labels,
+                "annotations": annotations,
+            },
+            "spec": {
+                "orchestrator": "k8s",
+                "node": node,
+                "containerID": container or f"ctr-{pod}",
+                "pod": pod,
+                "endpoint": "eth0",
+                "ipNetworks": [f"{address}/32"],
+                "profiles": [f"kns.{NAMESPACE}"],
+                "interfaceName": host_ifname(NAMESPACE, pod),
+                "mac": MAC,
+            },
+        },
+    )
+    return Record(ResourceKey(Kind.WORKLOAD_ENDPOINT, name, NAMESPACE), resource, "1")
+
+
+def resource_record(kind: Kind, name: str, spec: Mapping[str, Any]) -> Record:
+    """Any cluster-scoped resource."""
+    body = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": kind.value,
+        "metadata": {"name": name},
+        "spec": dict(spec),
+    }
+    return Record(ResourceKey(kind, name), parse_resource(kind, body), "1")
+
+
+def migration(
+    uid: str,
+    phase: str = "Running",
+    *,
+    vmi: str = VMI,
+    source: str = "",
+    target: str = "",
+    namespace: str = NAMESPACE,
+) -> Migration:
+    """A VirtualMachineInstanceMigration."""
+    state = {"sourcePod": source, "targetPod": target, "migrationUid": uid}
+    return Migration.model_validate(
+        {
+            "metadata": {"name": f"migration-{uid}", "namespace": namespace, "uid": uid},
+            "spec": {"vmiName": vmi},
+            "status": {"phase": phase, "migrationState": state},
+        }
+    )
+
+
+def instance(
+    node: str,
+    *,
+    uid: str = VMI_UID,
+    pods: Mapping[str, str] | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Instance:
+    """A VirtualMachineInstance; `pods` are its active pods by UID."""
+    return Instance.model_validate(
+        {
+            "metadata": {"name": VMI, "namespace": NAMESPACE, "uid": uid},
+            "status": {
+                "phase": "Running",
+                "nodeName": node,
+                "activePods": dict(pods or {}),
+                "migrationState": dict(state or {}),
+            },
+        }
+    )
+
+
+class Bench:
+    """One node's reconciler and everything around it."""
+
+    def __init__(
+        self,
+        *,
+        kube: bool = True,
+        kernel: FakeKernel | None = None,
+        clock: Clock | None = None,
+        saved: bytes = b"",
+        kernel_raises: bool = False,
+    ) -> None:
+        self.kernel = kernel or FakeKernel()
+        self.clock = clock or Clock()
+        self.log = RecordingLog()
+        self.lanes = {name: InlineLane(name) for name in LANES}
+        self.saved = saved
+        self.rules: list[PolicySet] = []
+        self.status: dict[str, str] = {}
+        self.bird: list[BirdInput] = []
+        self.watched: Mapping[EndpointId, Watched] = {}
+        self.owned: Mapping[EndpointId, Ownership] = {}
+        self.asked: frozenset[IPAddress] = frozenset()
+        self.urgent = False
+        self.registered: list[IPv4Interface] = []
+        self.nft_broken = False
+        self.disk_broken = False
+        self.inbox = Inbox()
+        self.events = self.kernel.events()
+        outlets = Outlets(
+            routes=RouteTable(self.kernel, self.clock),
+            lanes=self.lanes,
+            apply_policy=self._apply_policy,
+            write_status=self._write_status,
+            run_bird=self.bird.append,
+            save=self._save,
+            survey=self._survey,
+            register=self.registered.append,
+            listen=self._listen,
+            nudge=lambda: None,
+            own=self._own,
+            ask_raises=self._ask,
+        )
+        identity = Identity(
+            NODE, IPv4Interface("172.31.1.2/24"), kube, ("up0",), kernel_raises=kernel_raises
+        )
+        clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
+        self.reconciler = Reconciler(
+            identity, Rim(outlets, self.inbox, self.log, clocks, self._recall)
+        )
+
+    # -- outlets -----------------------------------------------------------------------------
+
+    def _apply_policy(self, rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
+        failed = sysctls.ensure_workloads(self.kernel, interfaces)
+        if self.nft_broken:
+            raise KernelError("nft: broken on purpose")
+        self.rules.append(rules)
+        return failed
+
+    def _write_status(self, bodies: Mapping[str, str]) -> None:
+        self.status = dict(bodies)
+
+    def _save(self, memory: Memory) -> None:
+        if self.disk_broken:
+            raise OSError("disk full on purpose")
+        self.saved = encode(memory, "boot", self.clock.now)
+
+    def _recall(self, world: World) -> Memory:
+        if not self.saved:
+            return Memory()
+        return decode(self.saved, "boot", self.clock.now, world.settings)
+
+    def _survey(self) -> frozenset[str]:
+        routes = self.kernel.routes(version=4) + self.kernel.routes(version=6)
+        self.inbox.post(Surveyed(self.clock.now, self.kernel.links(), routes))
+        return frozenset()
+
+    def _listen(self, wanted: Mapping[EndpointId, Watched]) -> None:
+        self.watched = wanted
+
+    def _own(self, wanted: Mapping[EndpointId, Ownership]) -> None:
+        self.owned = wanted
+
+    def _ask(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
+        self.asked, self.urgent = addresses, urgent
+
+    # -- driving -----------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Until nothing is left to do at this moment."""
+        for _ in range(2000):
+            busy = self.reconciler.turn(wait=False)
+            for lane in self.lanes.values():
+                if (done := lane.work()) is not None:
+                    self.inbox.post(done)
+                    busy = True
+            busy |= self._kernel_events()
+            if not busy:
+                return
+        raise AssertionError("the reconciler does not come to rest")
+
+    def _kernel_events(self) -> bool:
+        pending = self.events._queue
+        moved = False
+        while not pending.empty():
+            event = pending.get()
+            if event is not None:
+                self.inbox.post(NetworkChanged(event))
+                moved = True
+        return moved
+
+    def tell(self, *events: Event) -> None:
+        """Post events and settle."""
+        for event in events:
+            self.inbox.post(event)
+        self.settle()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and settle."""
+        self.clock.now += seconds
+        self.settle()
+
+    # -- the outside -------------------------------------------------------------------------
+
+    def listed(self, *endpoints: Record, felix: Mapping[str, Any] | None = None) -> None:
+        """Every scope's first list."""
+        settings = (resource_record(Kind.FELIX_CONFIGURATION, "default", felix),) if felix else ()
+        scopes: dict[Scope, tuple[Record, ...]] = {
+            ENDPOINTS: endpoints,
+            FELIX: settings,
+            POOLS: (),
+            NODES: (),
+            PEERS: (),
+            BGP: (),
+            Affinities(NODE): (),
+        }
+        self.tell(*(Listed(scope, records) for scope, records in scopes.items()))
+
+    def kube_in_sync(self, *objects: Migration | Instance) -> None:
+        """Deliver these and say that there are no others."""
+        self.tell(
+            *(Seen(one) for one in objects),
+            *(
+                InSync(
+                    kind,
+                    frozenset(
+                        (one.metadata.namespace, one.metadata.name)
+                        for one in objects
+                        if isinstance(one, kind)
+                    ),
+                )
+                for kind in (Migration, Instance)
+            ),
+        )
+
+    def start(self, *endpoints: Record, objects: tuple[Migration | Instance, ...] = ()) -> None:
+        """The usual start: lists, and the API in sync."""
+        self.listed(*endpoints)
+        self.kube_in_sync(*objects)
+
+    def attach(self, record: Record) -> None:
+        """A CNI ADD as far as the agent sees it: veth, then the stored endpoint."""
+        self.add_veth(record.key.name.split("-k8s-")[1].removesuffix("-eth0").replace("--", "-"))
+        self.tell(Stored(ENDPOINTS, record))
+
+    def add_veth(self, pod: str) -> None:
+        """A pod's veth, up."""
+        path = self.kernel.namespaces.create(f"/ns/{pod}")
+        pair = VethPair(host_ifname(NAMESPACE, pod), "ee:ee:ee:ee:ee:ee", "eth0", path, 1500)
+        self.kernel.ensure_veth(pair)
+
+    def detach(self, record: Record) -> None:
+        """A CNI DEL: the endpoint goes, then the veth."""
+        self.tell(Unstored(ENDPOINTS, record.key))
+
+    def seen(self, *objects: Migration | Instance) -> None:
+        """API objects in this form."""
+        self.tell(*(Seen(one) for one in objects))
+
+    def vanished(self, *objects: Migration | Instance) -> None:
+        """API objects deleted."""
+        self.tell(*(Vanished(one) for one in objects))
+
+    def sign(self, pod: str, kind: SignKind = SignKind.RARP, *, episode: int | None = None) -> None:
+        """What the sniffer posts when it hears the VM; nothing if it does not listen."""
+        endpoint = EndpointId(NAMESPACE, pod)
+        watched = self.watched.get(endpoint)
+        if watched is None and episode is None:
+            return
+        heard_in = episode if episode is not None else watched.episode if watched else 0
+        now = int(self.clock.now * 1e9)
+        self.tell(Sign(endpoint, host_ifname(NAMESPACE, pod), heard_in, kind, now))
+
+    def raised(self, next_hop: str = "", address: str = ADDRESS) -> None:
+        """What BIRD says about an address; no next hop: raised nowhere."""
+        one = ip_address(address)
+        raised = {one: next_hop} if next_hop else {}
+        self.tell(RaisesSeen(frozenset({one}), raised, frozenset(raised)))
+
+    def bird_route(self, address: str = ADDRESS, *, present: bool = True) -> None:
+        """BIRD installs or withdraws another node's host route in the kernel."""
+        route = Route(
+            ip_network(f"{address}/32"),
+            768,
+            ifname="up0",
+            gateway=ip_address("172.31.1.3"),
+            proto=RouteProto.BIRD,
+        )
+        if present:
+            self.kernel.ensure_route(route)
+        else:
+            self.kernel.delete_route(route)
+        self.settle()
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def metrics(self, pod: str, address: str = ADDRESS) -> list[int]:
+        """Metrics of the routes to an address on a pod's veth, best first."""
+        return sorted(
+            route.priority
+            for route in self.kernel.routes(dst=ip_network(f"{address}/32"))
+            if route.ifname == host_ifname(NAMESPACE, pod) and route.table == MAIN_TABLE
+        )
+
+    def state(self, pod: str) -> State:
+        """The state of a pod's machine."""
+        local = self.reconciler.world.roster.get(EndpointId(NAMESPACE, pod))
+        assert local is not None, f"no endpoint {pod}"
+        return local.machine.state
+
+    def restarted(self) -> Bench:
+        """A new process on the same kernel, with what this one saved."""
+        return Bench(kernel=FakeKernel(self.kernel.namespaces), clock=self.clock, saved=self.saved)
