@@ -204,19 +204,26 @@ def _create(path: Path) -> None:
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = OFF")
             connection.executescript(_SCHEMA)
             connection.execute("PRAGMA journal_mode = WAL")
+        _sync(draft, os.O_RDWR)
         os.link(draft, path)
     except FileExistsError:
         return
     finally:
         for suffix in ("", "-wal", "-shm", "-journal"):
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    """Have a file nobody else uses, or a directory, on the disk."""
+    descriptor = os.open(path, flags)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
 def _recognise(path: Path, connection: sqlite3.Connection) -> None:

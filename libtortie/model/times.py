@@ -18,6 +18,6 @@ def rfc3339(time: datetime) -> str:
 def parse_rfc3339(text: str) -> datetime:
     """A UTC time; an offset and a fraction are accepted. ValueError when it is no such time."""
     time = datetime.fromisoformat(text)
-    if time.tzinfo is None or "T" not in text.upper():
+    if time.tzinfo is None or text[4:5] != "-" or text[10:11] not in ("T", "t"):
         raise ValueError(f"{text!r} is not an RFC 3339 time")
     return time.astimezone(UTC)

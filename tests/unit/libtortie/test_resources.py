@@ -1,0 +1,143 @@
+"""The wire form of resources: what Go's tags would write, and what its decoder would accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from libtortie.errors import Malformed
+from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.resources import (
+    BGPConfigurationSpec,
+    FelixConfiguration,
+    FelixConfigurationSpec,
+    GenericResource,
+    IPAMConfigurationSpec,
+    IPPool,
+    NodeBGP,
+    ObjectMeta,
+    OwnerReference,
+    Tier,
+    TierSpec,
+    parse_resource,
+)
+
+
+def test_maps_are_written_in_key_order_and_unknown_objects_as_they_came() -> None:
+    wire = {
+        "name": "x",
+        "labels": {"b": "1", "a": "2", "\u00e9": "3", "B": "4"},
+        "managedFields": [{"z": 1, "a": {"y": 2, "b": 3}}],
+    }
+    out = ObjectMeta.model_validate(wire).to_wire()
+    assert list(out["labels"]) == ["B", "a", "b", "\u00e9"]
+    assert list(out["managedFields"][0]) == ["z", "a"]
+    assert list(out["managedFields"][0]["a"]) == ["y", "b"]
+    assert list(out) == ["name", "labels", "managedFields"]
+
+
+def test_metadata_is_in_the_order_of_kubernetes() -> None:
+    wire = {
+        "name": "n",
+        "generateName": "g",
+        "namespace": "ns",
+        "uid": "u",
+        "generation": 2,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "deletionTimestamp": "2026-01-02T00:00:00Z",
+        "deletionGracePeriodSeconds": 0,
+        "labels": {"l": ""},
+        "annotations": {"a": ""},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}],
+        "finalizers": ["f"],
+    }
+    shuffled = dict(sorted(wire.items()))
+    assert list(ObjectMeta.model_validate(shuffled).to_wire().items()) == list(wire.items())
+
+
+@pytest.mark.parametrize(
+    ("model", "wire"),
+    [
+        (BGPConfigurationSpec, {"nodeToNodeMeshEnabled": False}),
+        (BGPConfigurationSpec, {"asNumber": 0}),
+        (NodeBGP, {"asNumber": 0}),
+        (TierSpec, {"order": 0.0, "defaultAction": "Pass"}),
+        (
+            OwnerReference,
+            {"apiVersion": "", "kind": "", "name": "", "uid": "", "controller": False},
+        ),
+    ],
+)
+def test_a_pointer_that_is_set_is_written(model: Any, wire: dict[str, Any]) -> None:
+    assert model.model_validate(wire).to_wire() == wire
+
+
+def test_a_pointer_that_is_not_set_is_not() -> None:
+    assert BGPConfigurationSpec().to_wire() == {}
+    assert NodeBGP().to_wire() == {}
+    assert IPAMConfigurationSpec(auto_allocate_blocks=False).to_wire() == {
+        "strictAffinity": False,
+        "autoAllocateBlocks": False,
+    }
+
+
+def test_null_is_the_zero_value_for_fields_we_know_and_kept_for_others() -> None:
+    metadata = ObjectMeta.model_validate(
+        {"name": "n", "labels": None, "finalizers": None, "creationTimestamp": None, "new": None}
+    )
+    assert metadata == ObjectMeta.model_validate({"name": "n", "new": None})
+    assert metadata.to_wire() == {"name": "n", "new": None}
+
+
+def test_a_felix_configuration_always_has_its_bpf_log_level() -> None:
+    assert FelixConfigurationSpec().to_wire() == {"bpfLogLevel": ""}
+    spec = FelixConfigurationSpec.model_validate({"ipv4ElevatedRoutePriority": 100})
+    assert spec.to_wire() == {"bpfLogLevel": "", "ipv4ElevatedRoutePriority": 100}
+
+
+def test_resources_are_immutable() -> None:
+    pool = IPPool.model_validate({"metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/8"}})
+    with pytest.raises(ValidationError):
+        pool.spec.cidr = "10.0.0.0/9"
+
+
+def test_keys_of_resources() -> None:
+    assert Tier.model_validate({"metadata": {"name": "t"}}).key == ResourceKey(Kind.TIER, "t")
+    odd = GenericResource.model_validate(
+        {"kind": "Profile", "metadata": {"name": "p", "namespace": "ignored"}}
+    )
+    assert odd.key == ResourceKey(Kind.PROFILE, "p")
+    policy = GenericResource.model_validate(
+        {"kind": "NetworkPolicy", "metadata": {"name": "p", "namespace": "ns"}}
+    )
+    assert policy.key == ResourceKey(Kind.NETWORK_POLICY, "p", "ns")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"kind": "FelixConfiguration", "metadata": 5}, r"FelixConfiguration '\?': metadata"),
+        ({"metadata": {"name": "d"}}, "FelixConfiguration 'd': kind is None"),
+        (
+            {
+                "kind": "FelixConfiguration",
+                "metadata": {"name": "d"},
+                "spec": {"ipv4NormalRoutePriority": "high"},
+            },
+            r"FelixConfiguration 'd': spec\.ipv4NormalRoutePriority",
+        ),
+    ],
+)
+def test_a_malformed_resource_is_named_with_its_field(data: dict[str, Any], text: str) -> None:
+    with pytest.raises(Malformed, match=text):
+        parse_resource(Kind.FELIX_CONFIGURATION, data)
+
+
+def test_a_felix_configuration_keeps_what_it_does_not_know() -> None:
+    spec = {"bpfLogLevel": "", "floatingIPs": "Disabled", "wireguardEnabled": False, "x": []}
+    wire = {"kind": "FelixConfiguration", "metadata": {"name": "d"}, "spec": spec}
+    resource = parse_resource(Kind.FELIX_CONFIGURATION, wire)
+    assert isinstance(resource, FelixConfiguration)
+    assert resource.to_wire()["spec"] == spec
