@@ -1,0 +1,309 @@
+"""The whole product in the lab: `lab up` once, then what a user would try on it, one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import control, names
+from lab.cluster import start_agent, until
+from lab.cni_runtime import load_network
+from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
+from lab.objects import LabPod, LabVM, LabVMI
+from lab.processes import lab_namespaces
+from lab.remains import remains
+from lab.report import checks_of, row_of
+from lab.state import StateDir
+from lab.teardown import leftovers
+from lab.topology import Topology, plan_topology
+from libtortie.kube.objects import Namespace
+from libtortie.model.names import host_ifname
+
+pytestmark = pytest.mark.root
+
+CONVERGENCE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A running lab."""
+
+    state: StateDir
+    topology: Topology
+
+    def cli(self, *arguments: str, ok: bool = True) -> str:
+        """Run `lab …`; both outputs as one text."""
+        return run_cli(self.state, *arguments, ok=ok)
+
+
+def run_cli(state: StateDir, *arguments: str, ok: bool = True) -> str:
+    command = [sys.executable, "-m", "lab.cli", "--state-dir", str(state.root), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode == 0) is ok, f"{arguments}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def logs_of(state: StateDir) -> str:
+    """The end of every log, for the one who reads a failure."""
+    files = sorted([*state.logs.glob("*.log"), *state.root.glob("nodes/*/log/*.log")])
+    ends = (f"--- {path.name}\n" + path.read_text(errors="replace")[-3000:] for path in files)
+    return "\n".join(ends)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    state = StateDir(tmp_path_factory.mktemp("lab") / "state")
+    run_cli(state, "up", "--convergence", f"{CONVERGENCE_S:g}s")
+    try:
+        yield Lab(state, plan_topology(3))
+        print(logs_of(state))
+    finally:
+        run_cli(state, "down")
+        assert leftovers(state) == ()
+        assert lab_namespaces() == ()
+
+
+@pytest.fixture(scope="module")
+def client(lab: Lab) -> str:
+    """Namespace of an ordinary pod on node3."""
+    lab.cli("pod", "create", "client", "--node", "node3")
+    return names.pod_netns("client", control.get(LabPod, "client").metadata.uid)
+
+
+@pytest.fixture
+def vm(lab: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A running VM on node1, named after its test; afterwards nothing of it is left."""
+    name = f"vm-{abs(hash(request.node.name)) % 100000}"
+    lab.cli("vm", "create", name, "--node", "node1")
+    yield name
+    lab.cli("vm", "delete", name)
+    until(lambda: not _traces(lab, name), f"something of {name} is left", 20)
+
+
+def _traces(lab: Lab, name: str) -> list[str]:
+    return [trace for trace in remains(lab.state, lab.topology) if name in trace]
+
+
+def test_ordinary_pods_reach_each_other_across_nodes(lab: Lab, client: str) -> None:
+    lab.cli("pod", "create", "web", "--node", "node1")
+    address = control.get(LabPod, "web").status.pod_ip
+    await_echo(address, client)
+    await_echo(address, names.netns(names.EXT))
+    lab.cli("pod", "delete", "web")
+    until(lambda: not _routes_to(lab, address), f"routes to {address} are left", 10)
+
+
+def _routes_to(lab: Lab, address: str) -> list[str]:
+    return [trace for trace in remains(lab.state, lab.topology) if address in trace]
+
+
+def test_vm_keeps_address_and_connection_through_two_migrations(
+    lab: Lab, client: str, vm: str
+) -> None:
+    stream = start_stream(lab.state, guest_ip(control.get(LabVMI, vm)))
+    try:
+        for target, garp in (("node2", False), ("node1", True)):
+            observed = measure(
+                lab.state,
+                lab.topology,
+                Wish(vm, target, 50.0, garp=garp),
+                client_netns=client,
+                stream=stream,
+                convergence_s=CONVERGENCE_S,
+                tell=print,
+            )
+            row = row_of(observed)
+            broken = [check for check in checks_of(row, CONVERGENCE_S) if not check.ok]
+            assert not broken, f"{broken}\n{row}"
+            assert row.guest_blackout_ms == pytest.approx(50, abs=5)
+    finally:
+        stream.close()
+
+
+def test_migrate_command_names_the_new_node(lab: Lab, vm: str) -> None:
+    assert f"{vm} runs on node3" in lab.cli("migrate", vm, "--to", "node3", "--blackout", "10")
+    assert control.get(LabVMI, vm).status.node_name == "node3"
+
+
+def test_vm_without_the_annotation_is_not_migrated(lab: Lab, vm: str) -> None:
+    annotation = "kubevirt.io/allow-pod-bridge-network-live-migration"
+    patch = {"metadata": {"annotations": {annotation: None}}}
+    control.with_client(lambda client: client.patch(LabVMI, vm, control.NAMESPACE, patch))
+    words = lab.cli("migrate", vm, "--to", "node2", ok=False)
+    assert "does not use masquerade or a migratable plugin" in words
+    assert control.get(LabVMI, vm).status.node_name == "node1"
+
+
+def test_vm_keeps_its_address_when_its_launcher_dies(lab: Lab, client: str, vm: str) -> None:
+    before = control.get(LabVMI, vm)
+    (launcher,) = _launchers(before)
+    control.delete(LabPod, launcher.metadata.name)
+    until(lambda: _reborn(vm, before), "the VM did not come back", 30)
+    after = control.get(LabVMI, vm)
+    assert guest_ip(after) == guest_ip(before)
+    assert after.status.interfaces[0].mac == before.status.interfaces[0].mac
+    await_echo(guest_ip(after), client)
+
+
+def _launchers(vmi: LabVMI) -> list[LabPod]:
+    found = []
+    for pod in control.listing(LabPod):
+        owner = pod.metadata.controller()
+        if owner is not None and owner.uid == vmi.metadata.uid:
+            found.append(pod)
+    return found
+
+
+def _reborn(vm: str, before: LabVMI) -> bool:
+    vmi = control.find(LabVMI, vm)
+    return (
+        vmi is not None
+        and vmi.metadata.uid != before.metadata.uid
+        and vmi.status.phase == "Running"
+    )
+
+
+Owner = Callable[[LabVMI], dict[str, Any]]
+
+
+def _reference(vmi: LabVMI, **changes: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "name": vmi.metadata.name,
+        "uid": vmi.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+        **changes,
+    }
+
+
+FORGERIES: dict[str, tuple[str, Owner]] = {
+    "no-such-vmi": ("default", lambda vmi: _reference(vmi, name="nobody")),
+    "other-uid": (
+        "default",
+        lambda vmi: _reference(vmi, uid="00000000-0000-0000-0000-000000000000"),
+    ),
+    "other-namespace": ("elsewhere", _reference),
+    "not-controller": ("default", lambda vmi: _reference(vmi, controller=False)),
+    "right-uid-no-migration": ("default", _reference),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_forged_launcher_is_refused_in_one_line(
+    lab: Lab, client: str, vm: str, forgery: str
+) -> None:
+    namespace, reference = FORGERIES[forgery]
+    vmi = control.get(LabVMI, vm)
+    _ensure_namespace(namespace)
+    name = f"virt-launcher-{vm}-forged"
+    body = _forged(name, namespace, vm, reference(vmi))
+    control.with_client(lambda api: api.create(LabPod, body))
+    try:
+        until(lambda: bool(_words(name, namespace)), "the forged pod was not refused", 20)
+        words = _words(name, namespace)
+        assert words.startswith('Failed to create pod sandbox: plugin type="tortie" failed (add): ')
+        assert "\n" not in words
+        assert "Traceback" not in words
+        print(words)
+        assert _pod_phase(name, namespace) == "Pending"
+        assert name in lab.cli("status")
+        await_echo(guest_ip(vmi), client)
+    finally:
+        control.with_client(lambda api: api.delete(LabPod, name, namespace))
+    until(lambda: not _cali_links("node3", besides="client"), "an interface is left on node3", 15)
+    until(lambda: not any(name in ns for ns in lab_namespaces()), "its namespace is left", 15)
+    assert not [trace for trace in remains(lab.state, lab.topology) if "forged" in trace]
+
+
+def _ensure_namespace(namespace: str) -> None:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+
+    def work(api: Any) -> None:
+        if namespace not in {one.metadata.name for one in api.list(Namespace)[0]}:
+            api.create(Namespace, body)
+
+    control.with_client(work)
+
+
+def _forged(name: str, namespace: str, vm: str, owner: dict[str, Any]) -> dict[str, Any]:
+    labels = {"kubevirt.io": "virt-launcher", "vmi.kubevirt.io/id": vm}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {"nodeName": "node3", "containers": [{"name": "compute", "image": "x"}]},
+    }
+
+
+def _words(name: str, namespace: str) -> str:
+    pod = control.with_client(lambda api: api.get(LabPod, name, namespace))
+    return pod.status.message if pod.status.reason == "FailedCreatePodSandBox" else ""
+
+
+def _pod_phase(name: str, namespace: str) -> str:
+    return control.with_client(lambda api: api.get(LabPod, name, namespace)).status.phase
+
+
+def _cali_links(node: str, besides: str) -> list[str]:
+    out = subprocess.run(
+        ["ip", "-n", names.netns(node), "-j", "link"], capture_output=True, check=True
+    ).stdout
+    links = [link["ifname"] for link in json.loads(out)]
+    kept = host_ifname("default", besides)
+    return [link for link in links if link.startswith("cali") and link != kept]
+
+
+def test_a_second_lab_is_refused_and_the_first_lives_on(lab: Lab, tmp_path: Path) -> None:
+    words = run_cli(StateDir(tmp_path / "second"), "up", ok=False)
+    assert "a lab is up already" in words
+    assert "lab down" in words
+    assert "established" in lab.cli("status")
+
+
+def test_exec_shows_a_node_as_a_process_of_it_sees_it(lab: Lab) -> None:
+    assert lab.cli("exec", "node2", "--", "hostname").strip() == "node2"
+    assert "172.31.0.12" in lab.cli("exec", "node2", "--", "ip", "-br", "addr")
+    assert "10-tortie.conflist" in lab.cli("exec", "node2", "--", "ls", "/etc/cni/net.d")
+    assert "no node 'node9'" in lab.cli("exec", "node9", "--", "true", ok=False)
+
+
+def test_the_nodes_conflist_is_the_shipped_one_with_the_labs_keys(lab: Lab) -> None:
+    network = load_network(lab.state.node("node1", "net.d"))
+    assert network.name == "k8s-pod-network"
+    assert network.plugins[0]["sqlite_shared"] is True
+
+
+def test_an_agent_that_is_killed_and_started_again_keeps_the_vm_reachable(
+    lab: Lab, client: str, vm: str
+) -> None:
+    (agent,) = [one for one in lab.state.ledger.alive() if one.name == "agent of node1"]
+    os.kill(agent.pid, signal.SIGKILL)
+    until(lambda: agent not in lab.state.ledger.alive(), "the agent does not die", 5)
+    address = guest_ip(control.get(LabVMI, vm))
+    await_echo(address, client)
+    start_agent(lab.state, "node1")
+    lab.cli("migrate", vm, "--to", "node2", "--blackout", "10")
+    await_echo(address, client)
+
+
+def test_deleting_a_vm_frees_its_address(lab: Lab) -> None:
+    lab.cli("vm", "create", "brief", "--node", "node1")
+    lab.cli("vm", "delete", "brief")
+    assert control.find(LabVM, "brief") is None
+    until(lambda: not _traces(lab, "brief"), "something of the VM is left", 15)
