@@ -61,6 +61,9 @@ class Follower:
                 self._follow()
         except TortieError as error:
             self.signal.fail(str(error))
+        except BaseException as error:
+            self.signal.fail(f"{self._file.path}: nobody follows it any more: {error!r}")
+            raise
 
     def _follow(self) -> None:
         idle = IDLE if self._watch is not None else IDLE_WITHOUT_INOTIFY

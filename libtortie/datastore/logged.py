@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from libtortie.datastore.codec import decode, encode
@@ -23,19 +22,11 @@ from libtortie.datastore.port import (
     Update,
     Value,
 )
+from libtortie.datastore.records import Stored, listing_of
 from libtortie.datastore.stamps import Stamps, is_marked
 from libtortie.datastore.watching import History, LogWatch, Signal
 from libtortie.errors import AlreadyExists, Conflict, InvalidInput, Malformed, NotFound
-from libtortie.model.keys import Key, Scope, parse_path, path_of, scope_bounds
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored value's bytes and the revision that wrote them."""
-
-    path: str
-    revision: int
-    data: bytes
+from libtortie.model.keys import Key, Scope, path_of, scope_bounds
 
 
 class Rows(Protocol):
@@ -103,15 +94,7 @@ class LoggedStore(ABC):
         with self._reading() as rows:
             found = rows.scan(low, high)
             revision = rows.revision()
-        records: list[Record] = []
-        malformed: list[str] = []
-        for stored in found:
-            try:
-                key = parse_path(stored.path)
-                records.append(Record(key, decode(key, stored.data), str(stored.revision)))
-            except Malformed as error:
-                malformed.append(str(error))
-        return Listing(tuple(records), str(revision), tuple(malformed))
+        return listing_of(found, revision)
 
     def create(self, key: Key, value: Value) -> Record:
         """Store a new value. Raises `AlreadyExists`."""

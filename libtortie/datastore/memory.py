@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from libtortie.datastore.logged import LoggedStore, Stored
+from libtortie.datastore.logged import LoggedStore
+from libtortie.datastore.records import Change, Stored
 from libtortie.datastore.stamps import Stamps, random_uid, utc_now
-from libtortie.datastore.watching import BATCH, Change, History, Signal, require_history
+from libtortie.datastore.watching import BATCH, History, Signal, require_history
 from libtortie.errors import Unavailable
 
 

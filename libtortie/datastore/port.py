@@ -98,7 +98,8 @@ class Watch(Protocol):
     """A stream of events in commit order. Iterating blocks; `close` ends it from any thread.
 
     Iteration raises `Compacted` when history is gone and `Unavailable` when the stream broke:
-    in both cases list again. An ended stream never means that anything was deleted.
+    in both cases list again. An ended stream never means that anything was deleted. A malformed
+    value breaks the stream; the next listing names it.
     """
 
     def __iter__(self) -> Iterator[Event]: ...
@@ -116,7 +117,11 @@ class Watch(Protocol):
 
 
 class Datastore(Protocol):
-    """Compare-and-swap storage with atomic multi-key commits and watches."""
+    """Compare-and-swap storage with atomic multi-key commits and watches.
+
+    A resource that is created without `uid` or `creationTimestamp` is given them, and one that
+    is updated without them keeps those that are stored. A write returns what `get` would.
+    """
 
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""

@@ -21,10 +21,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from libtortie.datastore.logged import LoggedStore, Stored
+from libtortie.datastore.logged import LoggedStore
+from libtortie.datastore.records import Change, Stored
 from libtortie.datastore.sqlite_file import SqliteFile
 from libtortie.datastore.stamps import Stamps, random_uid, utc_now
-from libtortie.datastore.watching import BATCH, Change, History, Signal, require_history
+from libtortie.datastore.watching import BATCH, History, Signal, require_history
 from libtortie.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:

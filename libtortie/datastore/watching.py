@@ -12,21 +12,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from libtortie.datastore.codec import decode
-from libtortie.datastore.port import Event, Put, Record, Removed
-from libtortie.errors import Compacted, Malformed, Unavailable
-from libtortie.model.keys import Scope, parse_path, scope_bounds
+from libtortie.datastore.port import Event
+from libtortie.datastore.records import Change, event_of
+from libtortie.errors import Compacted, Unavailable
+from libtortie.model.keys import Scope, scope_bounds
 
 BATCH = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One logged change; `data` is None for a deletion."""
-
-    revision: int
-    path: str
-    data: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +107,7 @@ class LogWatch:
                 if self._ended():
                     return
                 self._position = change.revision
-                yield _event(change)
+                yield event_of(change)
             self._position = history.position
             if not history.changes:
                 self._signal.wait(seen, self._ended)
@@ -147,14 +138,3 @@ def require_history(after: int, compacted: int, current: int) -> None:
         raise Compacted(f"revision {after} is gone, history begins at {compacted}: list again")
     if after > current:
         raise Compacted(f"revision {after} is not of this store, which is at {current}: list again")
-
-
-def _event(change: Change) -> Event:
-    """The event of a change. An unreadable value breaks the stream: the next list names it."""
-    try:
-        key = parse_path(change.path)
-        if change.data is None:
-            return Removed(key)
-        return Put(Record(key, decode(key, change.data), str(change.revision)))
-    except Malformed as error:
-        raise Unavailable(f"watch met a malformed value, list again: {error}") from error

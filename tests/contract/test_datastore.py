@@ -567,11 +567,6 @@ def test_watch_that_keeps_up_outlives_compactions(harness: Harness) -> None:
             harness.compact()
 
 
-def test_watch_from_a_revision_of_another_store_is_compacted(store: Datastore) -> None:
-    with following(store, Handles(), "1000000000") as follow:
-        assert isinstance(follow.join(), Compacted)
-
-
 def test_watch_breaks_at_a_malformed_value_and_the_list_names_it(harness: Harness) -> None:
     store = harness.store
     start = store.list(Handles()).revision

@@ -259,6 +259,27 @@ def test_a_process_sees_its_own_commits_without_the_file_telling(
         timer.join()
 
 
+class BrokenWatch(ScriptedWatch):
+    """Breaks in a way nobody foresaw."""
+
+    def wait(self, seconds: float) -> bool:
+        raise RuntimeError(f"unforeseen, within {seconds} s")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watch_ends_with_the_thread_that_serves_it_and_the_next_gets_another(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqliteDatastore(path)) as store:
+        start = store.list(Handles()).revision
+        with monkeypatch.context() as patch:
+            patch.setattr(follower, "_file_watch", lambda _: BrokenWatch(lambda: None))
+            with pytest.raises(Unavailable, match="unforeseen"):
+                first_event(store, start)
+        store.create(HandleKey("h"), handle())
+        assert isinstance(first_event(store, start), Put)
+
+
 def test_the_log_is_pruned_and_a_late_watch_is_told(path: Path) -> None:
     with closing(SqliteDatastore(path, history=100)) as store:
         start = store.list(Handles()).revision

@@ -10,9 +10,9 @@ import pytest
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.sqlite import SqliteDatastore
-from libtortie.errors import InvalidInput
+from libtortie.errors import Compacted, InvalidInput
 from libtortie.model.ipam import Handle
-from libtortie.model.keys import HandleKey, Kind, ResourceKey
+from libtortie.model.keys import HandleKey, Handles, Kind, ResourceKey
 from libtortie.model.resources import IPPool, Node
 from libtortie.model.times import parse_rfc3339, rfc3339
 
@@ -59,6 +59,17 @@ def test_an_update_may_mend_a_malformed_value() -> None:
     assert isinstance(mended.value, IPPool)
     assert mended.value.metadata.uid
     assert store.get(key) == mended
+
+
+@pytest.mark.parametrize("revision", ["1", "999999", "-1", "x", ""])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_watch_from_a_revision_of_another_store_is_compacted(
+    tmp_path: Path, kind: str, revision: str
+) -> None:
+    store = open_datastore(DatastoreConfig(type=kind, sqlite_path=tmp_path / "t.db"))
+    with store.watch(Handles(), revision) as watch, pytest.raises(Compacted):
+        next(iter(watch))
+    store.close()
 
 
 def test_open_datastore_by_type(tmp_path: Path) -> None:
