@@ -52,11 +52,8 @@ class Attaching:
                 continue
             if (other.spec.node, other.spec.interface_name) != (p.node, place.host_name):
                 continue
-            theirs = (other.metadata.namespace, other.spec.pod)
-            if other.spec.container_id == place.container_id or theirs != (
-                place.namespace,
-                place.pod,
-            ):
+            theirs = other.spec.workload or f"{other.metadata.namespace}/{other.spec.pod}"
+            if other.spec.container_id == place.container_id or theirs != place.workload:
                 raise AttachmentConflict(
                     f"interface {place.host_name} belongs to WorkloadEndpoint "
                     f"{other.metadata.namespace}/{other.metadata.name}; "

@@ -161,8 +161,7 @@ def wire(
     _apply(kernel, host_sysctls(plan.host_name, ipv6=plan.has_ipv6), log)
     if plan.has_ipv6:
         kernel.ensure_address(plan.host_name, HOST_LINK_LOCAL)
-    if not kernel.routes(dst=_GATEWAY_NET, ifname="lo"):
-        kernel.ensure_route(_HELPER)
+    _ensure_gateway_is_routable(kernel)
     _wire_pod(namespaces, plan, log)
     if plan.host_routes:
         for address in plan.addresses:
@@ -171,6 +170,15 @@ def wire(
             kernel.delete_route(route)
             log("route_replaced", dst=str(route.dst), was=route.ifname, now=plan.host_name)
     return host, pod
+
+
+def _ensure_gateway_is_routable(kernel: Kernel) -> None:
+    if kernel.routes(dst=_GATEWAY_NET, ifname=_HELPER.ifname):
+        return
+    loopback = kernel.link(_HELPER.ifname)
+    if loopback is not None and not loopback.up:  # a bare namespace is a node without it
+        kernel.set_link(_HELPER.ifname, up=True)
+    kernel.ensure_route(_HELPER)
 
 
 def _delete_if_new(kernel: Kernel, name: str, before: Link | None) -> None:

@@ -7,7 +7,7 @@ Its name is the pod's (per node), so it outlives sandboxes: whoever reads it com
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import ip_interface
 
 from cni_plugin.dataplane import as_interface
@@ -20,6 +20,7 @@ from libtortie.model import names
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import ObjectMeta, WorkloadEndpoint, WorkloadEndpointSpec
+from libtortie.model.times import rfc3339
 
 LABEL_VALUE_MAX = 63
 _ATTEMPTS = 5
@@ -91,7 +92,7 @@ def build(place: Place, workload: Workload, wired: Wired) -> WorkloadEndpoint:
         metadata=ObjectMeta(
             name=place.key.name,
             namespace=place.namespace,
-            creation_timestamp=f"{wired.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            creation_timestamp=rfc3339(wired.at),
             labels=_labels(place, workload),
             annotations=_annotations(workload),
         ),

@@ -1,0 +1,420 @@
+"""A node (or several, on one store and one API) for the CNI plugin, wholly in memory.
+
+`Faults` counts every step the plugin takes outside of itself (datastore, kernel, API, policy) and
+can make any of them fail, or kill the plugin there: then nothing it does afterwards happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cni_plugin.identity import Identifier
+from cni_plugin.locks import FileLocks
+from cni_plugin.plugin import Plugin, Ports
+from cni_plugin.skel import CmdArgs
+from cni_plugin.types import NetConf, Result, parse_conf
+from ipam.client import Allocation, IPAMClient, Retry
+from libtortie.datastore.memory import MemoryDatastore
+from libtortie.datastore.port import Datastore, Listing, Op, Record, Value, Watch
+from libtortie.errors import KernelError, NotFound, TortieError, Unavailable
+from libtortie.kube.objects import (
+    Namespace,
+    Pod,
+    VirtualMachine,
+    VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
+)
+from libtortie.model.ipam import IPAMConfig
+from libtortie.model.keys import Blocks, IPAMConfigKey, Key, Kind, ResourceKey, Resources, Scope
+from libtortie.model.resources import IPPool, IPPoolSpec, WorkloadEndpoint
+from tests.fakes.kernel import FakeKernel, FakeNamespaces
+from tests.fakes.kube import FakeKube
+
+START = datetime(2026, 8, 22, 13, 30, tzinfo=UTC)
+NETWORK = "k8s-pod-network"
+
+
+class Killed(BaseException):
+    """kill -9: no handler of the plugin's may do anything about it."""
+
+
+class Clock:
+    """Wall clock and monotonic clock; sleeping moves both."""
+
+    def __init__(self) -> None:
+        self.elapsed = 0.0
+
+    def monotonic(self) -> float:
+        return self.elapsed
+
+    def sleep(self, seconds: float) -> None:
+        self.elapsed += max(seconds, 0.001)
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.elapsed)
+
+
+@dataclass
+class Faults:
+    """Fails the steps whose numbers (from 1) are in `at`; with `kill` it fails all from there."""
+
+    at: frozenset[int] = frozenset()
+    kill: bool = False
+    steps: int = 0
+    seen: list[str] = field(default_factory=list)
+    dead: bool = False
+
+    def step(self, name: str, error: Callable[[str], TortieError] = Unavailable) -> None:
+        self.steps += 1
+        self.seen.append(name)
+        if self.dead:
+            raise Killed(name)
+        if self.steps in self.at:
+            if self.kill:
+                self.dead = True
+                raise Killed(name)
+            raise error(f"injected at step {self.steps}: {name}")
+
+
+class CountedStore:
+    """A datastore whose every call is a step."""
+
+    def __init__(self, inner: Datastore, world: CniWorld) -> None:
+        self._inner = inner
+        self._world = world
+
+    def get(self, key: Key) -> Record:
+        self._world.faults.step(f"get {type(key).__name__}")
+        return self._inner.get(key)
+
+    def list(self, scope: Scope) -> Listing:
+        self._world.faults.step(f"list {type(scope).__name__}")
+        return self._inner.list(scope)
+
+    def create(self, key: Key, value: Value) -> Record:
+        self._world.faults.step(f"create {type(key).__name__}")
+        return self._inner.create(key, value)
+
+    def update(self, key: Key, value: Value, revision: str) -> Record:
+        self._world.faults.step(f"update {type(key).__name__}")
+        return self._inner.update(key, value, revision)
+
+    def delete(self, key: Key, revision: str | None = None) -> None:
+        self._world.faults.step(f"delete {type(key).__name__}")
+        self._inner.delete(key, revision)
+
+    def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
+        self._world.faults.step("commit")
+        return self._inner.commit(ops)
+
+    def watch(self, scope: Scope, revision: str) -> Watch:
+        return self._inner.watch(scope, revision)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FakeGate:
+    """A policy gate that is ready, and satisfied at once unless told otherwise."""
+
+    def __init__(self, world: CniWorld) -> None:
+        self._world = world
+        self.is_ready = True
+        self.satisfied = True
+        self.asked: list[tuple[str, str, float]] = []
+        self.during: Callable[[], None] = lambda: None
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def wait(self, status_file: str, container_id: str, timeout: float) -> bool:
+        self._world.faults.step("policy wait")
+        self.asked.append((status_file, container_id, timeout))
+        self.during()
+        if not self.satisfied:
+            self._world.clock.sleep(timeout)
+        return self.satisfied
+
+
+class CniWorld:
+    """Several nodes' worth of plugin on one store and one API."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = Clock()
+        self.faults = Faults()
+        self.memory = MemoryDatastore(now=self.clock.now)
+        self.store = CountedStore(self.memory, self)
+        self.kube = FakeKube()
+        self.nodes: dict[str, CniNode] = {}
+        self.pool("pool-4", "10.65.0.0/24")
+
+    def pool(self, name: str, cidr: str) -> None:
+        pool = IPPool(metadata={"name": name}, spec=IPPoolSpec(cidr=cidr))  # type: ignore[arg-type]  # pydantic reads the dict
+        self.memory.create(pool.key, pool)
+
+    def config(self, **fields: Any) -> None:
+        try:
+            record = self.memory.get(IPAMConfigKey())
+        except NotFound:
+            self.memory.create(IPAMConfigKey(), IPAMConfig(**fields))
+        else:
+            self.memory.update(IPAMConfigKey(), IPAMConfig(**fields), record.revision)
+
+    def node(self, name: str = "node1") -> CniNode:
+        if name not in self.nodes:
+            self.nodes[name] = CniNode(self, name)
+        return self.nodes[name]
+
+    def put_pod(self, name: str, namespace: str = "default", **fields: Any) -> Pod:
+        """Create or replace a pod; keyword arguments are metadata, `spec` and `status` aside."""
+        body = {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": fields.pop("uid", f"uid-of-{name}"),
+                **{key: value for key, value in fields.items() if key not in ("spec", "status")},
+            },
+            "spec": fields.get("spec", {}),
+            "status": fields.get("status", {"phase": "Pending"}),
+        }
+        self.kube.put(body, Pod)
+        return self.kube.get(Pod, name, namespace)
+
+    def put_vm(self, name: str = "db", namespace: str = "default", *, generation: int = 1) -> None:
+        """A VM and its VMI; a new generation is a VM that was restarted (a new VMI)."""
+        vm_uid, vmi_uid = f"vm-{name}", f"vmi-{name}-{generation}"
+        self.kube.put(
+            {"metadata": {"name": name, "namespace": namespace, "uid": vm_uid}}, VirtualMachine
+        )
+        reference = owner_reference("VirtualMachine", name, vm_uid)
+        self.kube.put(
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": namespace,
+                    "uid": vmi_uid,
+                    "ownerReferences": [reference],
+                },
+                "spec": {"networks": [{"name": "default", "pod": {}}]},
+            },
+            VirtualMachineInstance,
+        )
+
+    def put_launcher(
+        self,
+        pod: str,
+        vm: str = "db",
+        namespace: str = "default",
+        *,
+        generation: int = 1,
+        migration: str = "",
+        **fields: Any,
+    ) -> Pod:
+        """A virt-launcher pod as KubeVirt makes it; `migration` names a live VMIM it is for."""
+        labels = {"kubevirt.io": "virt-launcher", **fields.pop("labels", {})}
+        annotations = dict(fields.pop("annotations", {}))
+        if migration:
+            labels["kubevirt.io/migrationJobUID"] = f"vmim-{migration}"
+            annotations["kubevirt.io/migrationJobName"] = migration
+        references = fields.pop(
+            "ownerReferences",
+            [owner_reference("VirtualMachineInstance", vm, f"vmi-{vm}-{generation}")],
+        )
+        return self.put_pod(
+            pod,
+            namespace,
+            labels=labels,
+            annotations=annotations,
+            ownerReferences=references,
+            **fields,
+        )
+
+    def put_migration(
+        self, name: str, vm: str = "db", namespace: str = "default", phase: str = "Scheduling"
+    ) -> None:
+        self.kube.put(
+            {
+                "metadata": {"name": name, "namespace": namespace, "uid": f"vmim-{name}"},
+                "spec": {"vmiName": vm},
+                "status": {"phase": phase},
+            },
+            VirtualMachineInstanceMigration,
+        )
+
+    def put_namespace(self, name: str, **metadata: Any) -> None:
+        self.kube.put({"metadata": {"name": name, **metadata}}, Namespace)
+
+    def endpoints(self) -> list[WorkloadEndpoint]:
+        records = self.memory.list(Resources(Kind.WORKLOAD_ENDPOINT)).records
+        return [r.value for r in records if isinstance(r.value, WorkloadEndpoint)]
+
+    def allocated(self) -> dict[str, str]:
+        """Address → handle, from the blocks."""
+        out: dict[str, str] = {}
+        for version in (4, 6):
+            for record in self.memory.list(Blocks(version)).records:
+                block: Any = record.value
+                for ordinal, index in enumerate(block.allocations):
+                    if index is not None:
+                        out[str(block.address(ordinal))] = block.attributes[index].handle_id
+        return out
+
+    def left(self) -> dict[str, object]:
+        """Everything attachments leave behind; all empty when there is none."""
+        out: dict[str, object] = {
+            "endpoints": [e.metadata.name for e in self.endpoints()],
+            "addresses": self.allocated(),
+            "locks": sorted(p.name for p in self.directory.rglob("*.lock")),
+        }
+        for node in self.nodes.values():
+            out[f"{node.name} links"] = [n for n in node.host.links if n.startswith("cali")]
+            out[f"{node.name} routes"] = [
+                str(r.dst) for r in node.host.routes.values() if r.ifname.startswith("cali")
+            ]
+        return out
+
+    def nothing_left(self) -> bool:
+        return not any(self.left().values())
+
+
+class CniNode:
+    """One node: a machine with namespaces, a plugin, a policy gate."""
+
+    def __init__(self, world: CniWorld, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.machine = FakeNamespaces()
+        self.machine.before = self._kernel_step
+        self.kernel = FakeKernel(self.machine)
+        self.kernel.add_link("uplink0", "")
+        self.host = self.machine.space("")
+        self.gate = FakeGate(world)
+        self.log: list[tuple[str, dict[str, object]]] = []
+        self.locks = FileLocks(
+            world.directory / name, monotonic=world.clock.monotonic, sleep=world.clock.sleep
+        )
+        clock = world.clock
+        self.ipam = IPAMClient(
+            world.store,
+            name,
+            now=clock.now,
+            retry=Retry(attempts=3, seconds=5.0, pause=0.0, longest_pause=0.0),
+            monotonic=clock.monotonic,
+            sleep=clock.sleep,
+        )
+        self.plugin = Plugin(self.ports())
+
+    def ports(self, **changes: Any) -> Ports:
+        world = self.world
+        parts: dict[str, Any] = {
+            "identify": Identifier(
+                CountedKube(world),
+                lambda: self.ipam.config().kubevirt_persistence,
+            ),
+            "ipam": self.ipam,
+            "store": world.store,
+            "kernel": self.kernel,
+            "namespaces": self.machine,
+            "policy": self.gate,
+            "locks": self.locks,
+            "node": self.name,
+            "now": world.clock.now,
+            "monotonic": world.clock.monotonic,
+            "log": lambda event, **fields: self.log.append((event, fields)),
+            "sleep": world.clock.sleep,
+            "mtu_file": world.directory / "mtu",
+        }
+        return Ports(**{**parts, **changes})
+
+    def _kernel_step(self, operation: str, subject: str) -> None:
+        self.world.faults.step(f"{operation} {subject}", KernelError)
+
+    def netns(self, name: str) -> str:
+        path = f"/run/netns/{name}"
+        if self.machine.inode(path) is None:
+            self.machine.create(path)
+        return path
+
+    def args(self, pod: str, container: str, namespace: str = "default", **extra: str) -> CmdArgs:
+        uid = extra.pop("uid", "")
+        netns = extra.pop("netns", self.netns(container))
+        ifname = extra.pop("ifname", "eth0")
+        known = {"K8S_POD_NAME": pod, "K8S_POD_NAMESPACE": namespace} if pod else {}
+        if uid:
+            known["K8S_POD_UID"] = uid
+        return CmdArgs(container, netns, ifname, {**known, **extra})
+
+    def add(self, pod: str, container: str, namespace: str = "default", **extra: Any) -> Result:
+        settings = extra.pop("conf", {})
+        return self.plugin.cmd_add(self.args(pod, container, namespace, **extra), conf(**settings))
+
+    def delete(self, pod: str, container: str, namespace: str = "default", **extra: Any) -> None:
+        self.plugin.cmd_del(self.args(pod, container, namespace, **extra), conf())
+
+    def gc(self, *valid: tuple[str, str], name: str = NETWORK) -> None:
+        listed = [{"containerID": container, "ifname": ifname} for container, ifname in valid]
+        self.plugin.cmd_gc(conf(name=name, **{"cni.dev/valid-attachments": listed}))
+
+    def route(self, address: str) -> Any:
+        return next((r for r in self.host.routes.values() if str(r.dst) == f"{address}/32"), None)
+
+
+class CountedKube:
+    """The reading half of the API, each call a step."""
+
+    def __init__(self, world: CniWorld) -> None:
+        self._world = world
+
+    def get(self, model: Any, name: str, namespace: str = "") -> Any:
+        self._world.faults.step(f"api get {model.__name__}")
+        return self._world.kube.get(model, name, namespace)
+
+    def list(self, model: Any, namespace: str = "", **selectors: str) -> Any:
+        self._world.faults.step(f"api list {model.__name__}")
+        return self._world.kube.list(model, namespace, **selectors)
+
+
+def owner_reference(kind: str, name: str, uid: str, **changes: Any) -> dict[str, Any]:
+    """An ownerReference as KubeVirt's controller writes it."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+        **changes,
+    }
+
+
+def conf(**settings: Any) -> NetConf:
+    """A network configuration, through the real parser."""
+    import json
+
+    base: dict[str, Any] = {
+        "cniVersion": "1.1.0",
+        "name": NETWORK,
+        "type": "tortie",
+        "policy_setup_timeout_seconds": 10,
+    }
+    return parse_conf(json.dumps({**base, **settings}).encode())
+
+
+def first_address(result: Result) -> str:
+    return str(result.addresses[0].ip)
+
+
+def owners(allocations: tuple[Allocation, ...]) -> tuple[str, str]:
+    """Pod names of the active and alternate owner of a VM's first address."""
+    return allocations[0].active.get("pod", ""), allocations[0].alternate.get("pod", "")
+
+
+def endpoint_key(node: str, pod: str, namespace: str = "default") -> ResourceKey:
+    from libtortie.model.names import wep_name
+
+    return ResourceKey(Kind.WORKLOAD_ENDPOINT, wep_name(node, "k8s", pod, "eth0"), namespace)

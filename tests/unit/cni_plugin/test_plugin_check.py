@@ -1,0 +1,173 @@
+"""CHECK and STATUS tell the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
+from libtortie.errors import Unavailable
+from libtortie.linux.port import VethPair
+from libtortie.model import names
+from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.resources import ClusterInformation
+from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key
+
+HOST = names.host_ifname("default", "web-0")
+Break = Callable[[CniWorld, CniNode], object]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CniWorld:
+    return CniWorld(tmp_path)
+
+
+def check(node: CniNode, pod: str, previous: dict[str, Any], **extra: str) -> None:
+    args = node.args(pod, "c1", **extra)
+    node.plugin.cmd_check(args, conf(prevResult=previous))
+
+
+def test_check_passes_after_add_by_every_path_to_the_namespace(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    result = node.add("web-0", "c1")
+    for version in ("0.4.0", "1.0.0", "1.1.0"):
+        check(node, "web-0", result.to_wire(version))
+    node.machine.alias("/var/run/netns/c1", "/run/netns/c1")
+    check(node, "web-0", result.to_wire("1.1.0"), netns="/var/run/netns/c1")
+
+
+def without_host_route(world: CniWorld, node: CniNode) -> object:
+    route = next(r for r in node.host.routes.values() if r.ifname == HOST)
+    return node.kernel.delete_route(route)
+
+
+def without_pod_route(world: CniWorld, node: CniNode) -> object:
+    inside = node.machine.open("/run/netns/c1")
+    return inside.delete_route(next(r for r in inside.routes() if r.gateway))
+
+
+def without_endpoint(world: CniWorld, node: CniNode) -> object:
+    world.memory.delete(endpoint_key("node1", "web-0"))
+    return None
+
+
+def other_container(world: CniWorld, node: CniNode) -> object:
+    record = world.memory.get(endpoint_key("node1", "web-0"))
+    endpoint: Any = record.value
+    changed = endpoint.spec.model_copy(update={"container_id": "c2"})
+    new = endpoint.model_copy(update={"spec": changed})
+    return world.memory.update(record.key, new, record.revision)
+
+
+def other_veth(world: CniWorld, node: CniNode) -> object:
+    node.kernel.delete_link(HOST)
+    return node.kernel.ensure_veth(
+        VethPair(HOST, "ee:ee:ee:ee:ee:ee", "eth0", node.netns("other"), 1500)
+    )
+
+
+BREAKS: dict[str, tuple[Break, str]] = {
+    "link gone": (lambda w, n: n.kernel.delete_link(HOST), "does not exist on the node"),
+    "link down": (lambda w, n: n.kernel.set_link(HOST, up=False), "is down"),
+    "host mac": (lambda w, n: n.kernel.set_link(HOST, mac="ee:ee:ee:ee:ee:01"), "has MAC"),
+    "pod mac": (
+        lambda w, n: n.machine.open("/run/netns/c1").set_link("eth0", mac="02:00:00:00:00:09"),
+        "eth0 has MAC",
+    ),
+    "leads elsewhere": (other_veth, "does not lead into"),
+    "address gone": (
+        lambda w, n: n.machine.space("/run/netns/c1").addresses.clear(),
+        "eth0 has no address",
+    ),
+    "host route": (without_host_route, "the node has no route"),
+    "pod route": (without_pod_route, "the pod has no route"),
+    "endpoint gone": (without_endpoint, "does not exist"),
+    "endpoint of another": (other_container, "is of container c2"),
+    "address freed": (lambda w, n: n.ipam.release("k8s-pod-network.c1"), "is not allocated"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_check_finds_what_is_broken(world: CniWorld, name: str) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    previous = node.add("web-0", "c1").to_wire("1.1.0")
+    damage, message = BREAKS[name]
+    damage(world, node)
+    with pytest.raises(CheckFailed, match=message):
+        check(node, "web-0", previous)
+
+
+def test_check_compares_with_prev_result(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    previous = node.add("web-0", "c1").to_wire("1.1.0")
+    previous["ips"][0]["address"] = "10.65.0.99/32"
+    with pytest.raises(CheckFailed, match=r"10\.65\.0\.99"):
+        check(node, "web-0", previous)
+    with pytest.raises(InvalidConfig, match="prevResult"):
+        check(node, "web-0", {"ips": [{"address": "nonsense"}]})
+    with pytest.raises(InvalidConfig, match="prevResult"):
+        node.plugin.cmd_check(node.args("web-0", "c1"), conf())
+
+
+def test_check_knows_what_kubevirts_bridge_binding_does(world: CniWorld) -> None:
+    node = world.node()
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    previous = node.add("virt-launcher-db-a", "c1").to_wire("1.1.0")
+    space = node.machine.space("/run/netns/c1")
+    inside = node.machine.open("/run/netns/c1")
+    inside.add_link("k6t-eth0")
+    link = space.links.pop("eth0")
+    space.links["eth0-nic"] = replace(link, name="eth0-nic", mac="02:11:22:33:44:55")
+    space.peers["eth0-nic"] = space.peers.pop("eth0")
+    space.addresses.pop("eth0")
+    inside.add_link("eth0", "dummy", mac=link.mac, up=False)
+    inside.ensure_address("eth0", ip_interface(previous["ips"][0]["address"]))
+    check(node, "virt-launcher-db-a", previous)
+    node.kernel.delete_link(names.host_ifname("default", "virt-launcher-db-a"))
+    with pytest.raises(CheckFailed):
+        check(node, "virt-launcher-db-a", previous)
+
+
+def test_check_fails_for_a_vm_whose_address_another_sandbox_owns(world: CniWorld) -> None:
+    node = world.node()
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    previous = node.add("virt-launcher-db-a", "c1").to_wire("1.1.0")
+    handle = "k8s-pod-network.vmi.default.db"
+    node.ipam.disown_vm(handle, node.ipam.by_handle(handle)[0].active, vm_deleting=False)
+    with pytest.raises(CheckFailed, match="another sandbox"):
+        check(node, "virt-launcher-db-a", previous)
+
+
+def test_status(world: CniWorld) -> None:
+    node = world.node()
+    node.plugin.cmd_status(conf())
+    node.gate.is_ready = False
+    with pytest.raises(NotReady, match="tortie-node"):
+        node.plugin.cmd_status(conf())
+
+
+def test_status_with_a_locked_or_silent_datastore(world: CniWorld) -> None:
+    node = world.node()
+    key = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
+    locked = ClusterInformation.model_validate(
+        {"metadata": {"name": "default"}, "spec": {"datastoreReady": False}}
+    )
+    world.memory.create(key, locked)
+    with pytest.raises(NotReady, match="locked"):
+        node.plugin.cmd_status(conf())
+    world.put_pod("web-0")
+    with pytest.raises(Unavailable, match="not ready"):
+        node.add("web-0", "c1")
+    world.memory.close()
+    with pytest.raises(NotReady, match="datastore"):
+        node.plugin.cmd_status(conf())

@@ -1,0 +1,367 @@
+"""DEL and GC: keyed on the container, missing is success, others' things are left alone."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from cni_plugin import detach
+from cni_plugin.errors import InvalidConfig
+from ipam.client import AddressRequest
+from libtortie.errors import Unauthorized, Unavailable
+from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
+from libtortie.linux.port import Route
+from libtortie.model import names
+from libtortie.model.keys import path_of
+from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key, first_address, owners
+
+HANDLE = "k8s-pod-network.vmi.default.db"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CniWorld:
+    return CniWorld(tmp_path)
+
+
+def started_vm(world: CniWorld) -> CniNode:
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    world.node().add("virt-launcher-db-a", "c1")
+    return world.node()
+
+
+def test_del_undoes_add_and_may_come_again(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    node.delete("web-0", "c1")
+    assert world.nothing_left()
+    node.delete("web-0", "c1", netns="")
+    node.delete("web-0", "c1", netns="/run/netns/gone")
+
+
+def test_del_before_any_add(world: CniWorld) -> None:
+    node = world.node()
+    node.delete("web-0", "c1")
+    node.delete("virt-launcher-db-a", "c1", netns="")
+    assert world.nothing_left()
+
+
+def test_del_after_the_namespace_died(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    node.machine.delete("/run/netns/c1")
+    node.delete("web-0", "c1", netns="/run/netns/c1")
+    assert world.nothing_left()
+
+
+def test_del_without_a_namespace_still_removes_the_veth(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    node.delete("web-0", "c1", netns="")
+    assert world.nothing_left()
+    assert "eth0" not in node.machine.space("/run/netns/c1").links
+
+
+def test_del_of_an_ordinary_pod_needs_no_api(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    world.kube.fail(Unavailable("down"), times=100)
+    node.delete("web-0", "c1")
+    assert world.nothing_left()
+
+
+def test_many_dels_of_a_dead_sandbox_beside_its_successors_add(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    inside, go_on = threading.Event(), threading.Event()
+
+    def linger() -> None:
+        inside.set()
+        assert go_on.wait(10)
+
+    node.gate.during = linger
+    with ThreadPoolExecutor(12) as pool:
+        adding = pool.submit(node.add, "web-0", "c2")
+        assert inside.wait(10)
+        deleting = [pool.submit(node.delete, "web-0", "c1", netns="") for _ in range(10)]
+        go_on.set()
+        result = adding.result(30)
+        for one in deleting:
+            one.result(30)
+    assert world.allocated() == {first_address(result): "k8s-pod-network.c2"}
+    assert world.endpoints()[0].spec.container_id == "c2"
+    assert node.route(first_address(result)) is not None
+
+
+def test_a_late_del_of_a_vms_dead_sandbox(world: CniWorld) -> None:
+    node = started_vm(world)
+    second = node.add("virt-launcher-db-a", "c2")  # the pod's sandbox was re-created
+    node.delete("virt-launcher-db-a", "c1")
+    assert node.ipam.by_handle(HANDLE)[0].active["container-id"] == "c2"
+    assert node.route(first_address(second)) is not None
+    assert world.endpoints()[0].spec.container_id == "c2"
+
+
+def test_a_del_for_another_uid_of_the_same_container_touches_nothing(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0", uid="uid-new")
+    node.add("web-0", "c1", uid="uid-new")
+    node.delete("web-0", "c1", uid="uid-old", netns="")
+    assert len(world.endpoints()) == 1
+    assert [n for n in node.host.links if n.startswith("cali")]
+
+
+def test_the_pod_moved_to_another_node(world: CniWorld) -> None:
+    one, two = world.node("node1"), world.node("node2")
+    world.put_pod("web-0")
+    one.add("web-0", "c1")
+    result = two.add("web-0", "c2")
+    for _ in range(3):
+        one.delete("web-0", "c1")
+    assert world.allocated() == {first_address(result): "k8s-pod-network.c2"}
+    assert [e.spec.node for e in world.endpoints()] == ["node2"]
+
+
+# --- recycled namespaces ---------------------------------------------------------------------
+
+
+def test_a_path_recycled_to_the_hosts_namespace_changes_nothing_there(world: CniWorld) -> None:
+    node = world.node()
+    node.kernel.add_link("eth0", "")
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    node.machine.alias("/proc/7/ns/net", "")
+    links = set(node.host.links)
+    node.delete("web-1", "c9", netns="/proc/7/ns/net")
+    assert set(node.host.links) == links
+    node.delete("web-0", "c1", netns="/proc/7/ns/net")  # its own record still proves its veth
+    assert "eth0" in node.host.links
+    assert world.nothing_left()
+
+
+def test_a_path_recycled_to_another_pods_namespace_leaves_that_pod_alone(world: CniWorld) -> None:
+    node = world.node()
+    for pod, container in (("web-0", "c1"), ("web-1", "c2")):
+        world.put_pod(pod)
+        node.add(pod, container)
+    node.delete("web-0", "c1", netns="/run/netns/c2")
+    assert "eth0" in node.machine.space("/run/netns/c2").links
+    assert [n for n in node.host.links if n.startswith("cali")] == [
+        names.host_ifname("default", "web-1")
+    ]
+    node.delete("web-9", "c9", netns="/run/netns/c2")
+    assert "eth0" in node.machine.space("/run/netns/c2").links
+
+
+def test_the_peer_is_found_after_kubevirt_renamed_it(world: CniWorld) -> None:
+    node = started_vm(world)
+    record = world.memory.get(endpoint_key("node1", "virt-launcher-db-a"))
+    world.memory.delete(record.key)  # only the peer can prove it now
+    space = node.machine.space("/run/netns/c1")
+    link = space.links.pop("eth0")
+    from dataclasses import replace
+
+    space.links["eth0-nic"] = replace(link, name="eth0-nic")
+    space.peers["eth0-nic"] = space.peers.pop("eth0")
+    node.delete("virt-launcher-db-a", "c1")
+    assert [n for n in node.host.links if n.startswith("cali")] == []
+
+
+# --- VMs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pod_still_there", [True, False])
+def test_a_stopped_vm_keeps_its_address(world: CniWorld, pod_still_there: bool) -> None:
+    node = started_vm(world)
+    if not pod_still_there:
+        world.kube.remove(Pod, "virt-launcher-db-a", "default")
+    world.kube.remove(VirtualMachineInstance, "db", "default")  # stopped: VMI goes, VM stays
+    node.delete("virt-launcher-db-a", "c1")
+    assert list(world.allocated().values()) == [HANDLE]
+    assert owners(node.ipam.by_handle(HANDLE)) == ("", "")
+    assert world.endpoints() == []
+
+
+@pytest.mark.parametrize("how", ["deleting", "gone", "replaced"])
+def test_the_address_is_freed_with_the_vm(world: CniWorld, how: str) -> None:
+    node = started_vm(world)
+    body = {"name": "db", "namespace": "default", "uid": "vm-db"}
+    if how == "gone":
+        world.kube.remove(VirtualMachine, "db", "default")
+    elif how == "replaced":
+        world.kube.put({"metadata": {**body, "uid": "another"}}, VirtualMachine)
+    else:
+        stamp = {"deletionTimestamp": "2026-08-22T13:00:00Z", "finalizers": ["x"]}
+        world.kube.put({"metadata": {**body, **stamp}}, VirtualMachine)
+    node.delete("virt-launcher-db-a", "c1")
+    assert world.nothing_left()
+
+
+def test_a_standalone_vmi_is_its_own_vm(world: CniWorld) -> None:
+    node = world.node()
+    meta = {"name": "solo", "namespace": "default", "uid": "vmi-solo-1"}
+    world.kube.put({"metadata": meta}, VirtualMachineInstance)
+    world.put_launcher("virt-launcher-solo-a", "solo")
+    node.add("virt-launcher-solo-a", "c1")
+    assert set(world.allocated().values()) == {"k8s-pod-network.vmi.default.solo"}
+    world.kube.remove(VirtualMachineInstance, "solo", "default")
+    node.delete("virt-launcher-solo-a", "c1")
+    assert world.nothing_left()
+
+
+def test_with_the_api_down_a_vms_del_is_retried_and_completed(world: CniWorld) -> None:
+    node = started_vm(world)
+    world.kube.remove(VirtualMachine, "db", "default")
+    world.kube.fail(Unavailable("no answer"), plural="virtualmachines")
+    with pytest.raises(Unavailable):
+        node.delete("virt-launcher-db-a", "c1")
+    node.delete("virt-launcher-db-a", "c1", netns="")
+    assert world.nothing_left()
+
+
+def test_without_permission_the_address_is_kept_and_del_succeeds(world: CniWorld) -> None:
+    node = started_vm(world)
+    world.kube.remove(VirtualMachine, "db", "default")
+    world.kube.fail(Unauthorized("get virtualmachines: forbidden"), plural="virtualmachines")
+    node.delete("virt-launcher-db-a", "c1")
+    assert list(world.allocated().values()) == [HANDLE]
+    assert world.endpoints() == []
+    assert "vm_state_unknown" in [event for event, _ in node.log]
+
+
+def test_a_source_del_after_promotion_leaves_the_target_active(world: CniWorld) -> None:
+    node = started_vm(world)
+    world.put_migration("m1")
+    world.put_launcher("virt-launcher-db-b", migration="m1")
+    other = world.node("node2")
+    other.add("virt-launcher-db-b", "c2")
+    other.ipam.promote(HANDLE, node.ipam.by_handle(HANDLE)[0].alternate)
+    node.delete("virt-launcher-db-a", "c1")
+    assert owners(node.ipam.by_handle(HANDLE)) == ("virt-launcher-db-b", "")
+
+
+def test_an_unreadable_endpoint_does_not_stop_del(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    world.memory.put_raw(path_of(endpoint_key("node1", "web-0")), b"{not json")
+    node.delete("web-0", "c1")
+    assert world.allocated() == {}
+    assert [n for n in node.host.links if n.startswith("cali")] == []
+
+
+def test_a_device_that_cannot_be_removed_bounds_del(
+    world: CniWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    monkeypatch.setattr(detach, "UNWIRE_SECONDS", 0.05)
+    unblock = threading.Event()
+    real = node.kernel.delete_link
+    monkeypatch.setattr(node.kernel, "delete_link", lambda name: unblock.wait(10))
+    with pytest.raises(Unavailable, match="takes longer"):
+        node.delete("web-0", "c1")
+    unblock.set()
+    assert list(world.allocated().values()) == ["k8s-pod-network.c1"], "nothing freed before it"
+    monkeypatch.setattr(node.kernel, "delete_link", real)
+    node.delete("web-0", "c1")
+    assert world.nothing_left()
+
+
+# --- GC --------------------------------------------------------------------------------------
+
+
+def test_gc_takes_what_is_not_listed_and_only_that(world: CniWorld) -> None:
+    node, other = world.node("node1"), world.node("node2")
+    for number in range(3):
+        world.put_pod(f"web-{number}")
+        node.add(f"web-{number}", f"c{number}")
+    world.put_pod("far")
+    other.add("far", "c9")
+    started = started_vm_on(world, node)
+    world.put_pod("other-net")
+    node.add("other-net", "c5", conf={"name": "othernet"})
+    node.ipam.assign(
+        "tunnel", {"node": "node1", "type": "vxlanTunnelAddress"}, AddressRequest()
+    )  # as Calico's agent does
+    world.clock.sleep(60)
+    node.gc(("c1", "eth0"), ("c7", "eth0"))
+    assert sorted(e.spec.container_id for e in world.endpoints()) == ["c1", "c5", "c7", "c9"]
+    assert sorted(world.allocated().values()) == sorted(
+        ["k8s-pod-network.c1", "k8s-pod-network.c9", "othernet.c5", HANDLE, "tunnel"]
+    )
+    assert started in world.allocated()
+    node.gc()
+    assert sorted(e.spec.container_id for e in world.endpoints()) == ["c5", "c9"]
+    assert HANDLE in world.allocated().values(), "a VM keeps its address"
+
+
+def started_vm_on(world: CniWorld, node: CniNode) -> str:
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    return first_address(node.add("virt-launcher-db-a", "c7"))
+
+
+def test_gc_spares_an_add_under_way_and_one_just_done(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("old")
+    node.add("old", "c0")
+    world.clock.sleep(60)
+    world.put_pod("web-0")
+    node.gate.during = node.gc  # GC with a list from before, while ADD waits for policy
+    result = node.add("web-0", "c1")
+    assert [e.spec.container_id for e in world.endpoints()] == ["c1"], "c0 went, c1 stayed"
+    node.gate.during = lambda: None
+    node.gc()
+    assert node.route(first_address(result)) is not None, "still younger than the list"
+    world.clock.sleep(60)
+    node.gc()
+    assert world.nothing_left()
+
+
+def test_gc_needs_its_list(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    world.clock.sleep(60)
+    with pytest.raises(InvalidConfig, match="valid-attachments"):
+        node.plugin.cmd_gc(conf())
+    assert len(world.endpoints()) == 1
+
+
+def test_gc_goes_on_after_an_error_and_reports_it(world: CniWorld) -> None:
+    node = world.node()
+    for number in range(3):
+        world.put_pod(f"web-{number}")
+        node.add(f"web-{number}", f"c{number}")
+    world.clock.sleep(60)
+    broken = names.host_ifname("default", "web-1")
+
+    def refuse(operation: str, subject: str) -> None:
+        if (operation, subject) == ("delete_link", broken):
+            raise Unavailable("the kernel does not answer")
+
+    node.machine.before = refuse
+    with pytest.raises(Unavailable, match="does not answer"):
+        node.gc()
+    assert [e.spec.pod for e in world.endpoints()] == ["web-1"]
+
+
+def test_an_old_route_of_ours_goes_with_the_link(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    result = node.add("web-0", "c1")
+    name = result.interfaces[0].name
+    node.kernel.ensure_route(Route(ip_network(f"{first_address(result)}/32"), 512, name))
+    node.delete("web-0", "c1")
+    assert not [r for r in node.host.routes.values() if r.ifname == name]

@@ -1,0 +1,217 @@
+"""Rollback by construction: ADD failing, and killed, at every step it takes.
+
+A step is one call out of the plugin: datastore, kernel, API, policy. The suite does not know
+which there are; it counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cni_plugin.types import Result
+from libtortie.errors import TortieError
+from tests.fakes.cni_world import CniNode, CniWorld, Faults, Killed, owners
+
+HANDLE = "k8s-pod-network.vmi.default.db"
+MOST_STEPS = 150
+
+Case = Callable[[CniWorld], tuple[CniNode, str, str]]
+
+
+def ordinary(world: CniWorld) -> tuple[CniNode, str, str]:
+    world.put_pod("web-0")
+    return world.node(), "web-0", "c1"
+
+
+def dual_stack(world: CniWorld) -> tuple[CniNode, str, str]:
+    world.pool("pool-6", "fd00:10:65::/112")
+    world.put_pod("web-0", annotations={"cni.projectcalico.org/ipFamilies": '["IPv4","IPv6"]'})
+    return world.node(), "web-0", "c1"
+
+
+def first_start(world: CniWorld) -> tuple[CniNode, str, str]:
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    return world.node(), "virt-launcher-db-a", "c1"
+
+
+def restart(world: CniWorld) -> tuple[CniNode, str, str]:
+    node, pod, container = first_start(world)
+    node.add(pod, container)
+    node.delete(pod, container)
+    world.put_vm(generation=2)
+    world.put_launcher("virt-launcher-db-b", generation=2)
+    return node, "virt-launcher-db-b", "c2"
+
+
+def target(world: CniWorld) -> tuple[CniNode, str, str]:
+    node, pod, container = first_start(world)
+    node.add(pod, container)
+    world.put_migration("m1")
+    world.put_launcher("virt-launcher-db-b", migration="m1")
+    return world.node("node2"), "virt-launcher-db-b", "c2"
+
+
+CASES: list[Case] = [ordinary, dual_stack, first_start, restart, target]
+
+
+def fresh(tmp_path: Path, case: Case) -> tuple[CniWorld, CniNode, str, str, dict[str, object]]:
+    """A world ready for the ADD, and what it holds before; steps count from now."""
+    world = CniWorld(tmp_path)
+    node, pod, container = case(world)
+    before = world.left()
+    world.faults = Faults()
+    return world, node, pod, container, before
+
+
+def total_steps(tmp_path: Path, case: Case) -> int:
+    world, node, pod, container, _ = fresh(tmp_path, case)
+    node.add(pod, container)
+    return world.faults.steps
+
+
+def worlds(tmp_path: Path) -> Callable[[], Path]:
+    counter = iter(range(100_000))
+    return lambda: tmp_path / str(next(counter))
+
+
+def settled(world: CniWorld, before: dict[str, object]) -> bool:
+    """Nothing is left of the ADD. An owner entry of a stopped VM is no attachment."""
+    return world.left() == before
+
+
+def blank(world: CniWorld) -> tuple[tuple[str, str], ...]:
+    node = next(iter(world.nodes.values()))
+    return tuple(owners((item,)) for item in node.ipam.by_handle(HANDLE))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_failing_at_every_step_leaves_nothing(tmp_path: Path, case: Case) -> None:
+    place = worlds(tmp_path)
+    steps = total_steps(place(), case)
+    assert 10 < steps < MOST_STEPS
+    failures = 0
+    for k in range(1, steps + 1):
+        world, node, pod, container, before = fresh(place(), case)
+        holders = blank(world)
+        world.faults = Faults(frozenset({k}))
+        try:
+            node.add(pod, container)
+        except TortieError:
+            failures += 1
+            assert settled(world, before), (k, world.faults.seen)
+            world.faults = Faults()
+            assert blank(world) == holders, (k, "an owner entry was left")
+        else:  # a step that is retried, or whose failure does not matter
+            world.faults = Faults()
+            node.delete(pod, container)
+    assert failures > 10, "IPAM's own retries explain the rest"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("further", [(1,), (3,), (1, 2, 3)], ids=str)
+def test_a_second_failure_in_the_undo_leaves_nothing(
+    tmp_path: Path, case: Case, further: tuple[int, ...]
+) -> None:
+    place = worlds(tmp_path)
+    steps = total_steps(place(), case)
+    for k in range(1, steps + 1):
+        world, node, pod, container, before = fresh(place(), case)
+        holders = blank(world)
+        world.faults = Faults(frozenset({k, *(k + more for more in further)}))
+        try:
+            node.add(pod, container)
+        except TortieError as error:
+            assert "injected" in str(error) or "attempts" in str(error), error
+            assert settled(world, before), (k, world.faults.seen)
+            world.faults = Faults()
+            assert blank(world) == holders, (k, further)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_killed_at_every_step_the_repeat_completes_it(tmp_path: Path, case: Case) -> None:
+    place = worlds(tmp_path)
+    world, node, pod, container, _ = fresh(place(), case)
+    expected = node.add(pod, container)
+    for k in range(1, world.faults.steps + 1):
+        world, node, pod, container, _ = fresh(place(), case)
+        kill_at(world, k, partial(node.add, pod, container))
+        assert same(node.add(pod, container), expected), k
+        assert len(world.allocated()) == len(expected.addresses)
+        assert any(e.spec.container_id == container for e in world.endpoints())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_killed_at_every_step_del_cleans_up(tmp_path: Path, case: Case) -> None:
+    place = worlds(tmp_path)
+    steps = total_steps(place(), case)
+    for k in range(1, steps + 1):
+        world, node, pod, container, before = fresh(place(), case)
+        kill_at(world, k, partial(node.add, pod, container))
+        node.delete(pod, container)
+        after = world.left()
+        if case is first_start:  # the VM keeps the address it was given once
+            after["addresses"] = {}
+        assert after == before, (k, world.faults.seen)
+        assert all(pod not in pair for pair in blank(world)), k
+        node.delete(pod, container)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_killed_at_every_step_gc_cleans_up(tmp_path: Path, case: Case) -> None:
+    """The runtime forgot the sandbox: no DEL will come. Other attachments stay."""
+    place = worlds(tmp_path)
+    steps = total_steps(place(), case)
+    for k in range(1, steps + 1):
+        world, node, pod, container, before = fresh(place(), case)
+        kill_at(world, k, partial(node.add, pod, container))
+        world.clock.sleep(60)
+        node.machine.delete(f"/run/netns/{container}")
+        node.gc()
+        after = world.left()
+        if case is first_start:
+            after["addresses"] = {}
+        assert after == before, (k, world.faults.seen)
+        assert all(pod not in pair for pair in blank(world)), k
+
+
+def test_del_failing_at_every_step_is_completed_by_its_repeat(tmp_path: Path) -> None:
+    place = worlds(tmp_path)
+    for case in CASES:
+        world, node, pod, container, before = fresh(place(), case)
+        node.add(pod, container)
+        world.faults = Faults()
+        node.delete(pod, container)
+        for k in range(1, world.faults.steps + 1):
+            again, node, pod, container, before = fresh(place(), case)
+            node.add(pod, container)
+            again.faults = Faults(frozenset({k}))
+            try:
+                node.delete(pod, container)
+            except TortieError:
+                node.delete(pod, container)
+            after = again.left()
+            if case is first_start:
+                after["addresses"] = {}
+            assert after == before, (case.__name__, k, again.faults.seen)
+            assert all(pod not in pair for pair in blank(again)), (case.__name__, k)
+
+
+def kill_at(world: CniWorld, k: int, act: Callable[[], Result]) -> None:
+    """Run `act` with a kill at step `k`; afterwards the process is a new one, leftovers stay."""
+    world.faults = Faults(frozenset({k}), kill=True)
+    with pytest.raises(Killed):
+        act()
+    world.faults = Faults()
+
+
+def same(one: Result, other: Result) -> bool:
+    """Equal but for MAC addresses, which the kernel chooses for ordinary pods."""
+    names = [(i.name, i.mtu, i.sandbox) for i in one.interfaces]
+    return one.addresses == other.addresses and names == [
+        (i.name, i.mtu, i.sandbox) for i in other.interfaces
+    ]
