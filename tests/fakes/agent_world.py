@@ -49,7 +49,7 @@ from libtortie.linux.port import MAIN_TABLE, Route, RouteProto, VethPair
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
 from libtortie.model.names import host_ifname, vm_handle, wep_name
-from libtortie.model.resources import parse_resource
+from libtortie.model.resources import WorkloadEndpoint, parse_resource
 from tests.fakes.kernel import FakeKernel
 
 NODE = "n1"
@@ -369,7 +369,7 @@ class Bench:
 
     def attach(self, record: Record) -> None:
         """A CNI ADD as far as the agent sees it: veth, then the stored endpoint."""
-        self.add_veth(record.key.name.split("-k8s-")[1].removesuffix("-eth0").replace("--", "-"))
+        self.add_veth(pod_of(record))
         self.tell(Stored(ENDPOINTS, record))
 
     def add_veth(self, pod: str) -> None:
@@ -440,3 +440,9 @@ class Bench:
     def restarted(self) -> Bench:
         """A new process on the same kernel, with what this one saved."""
         return Bench(kernel=FakeKernel(self.kernel.namespaces), clock=self.clock, saved=self.saved)
+
+
+def pod_of(record: Record) -> str:
+    """The pod of a WorkloadEndpoint."""
+    assert isinstance(record.value, WorkloadEndpoint)
+    return record.value.spec.pod
