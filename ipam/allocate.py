@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
-from libtortie.errors import InvalidInput, NoFreeAddresses, OwnerMismatch
+from libtortie.errors import Conflict, InvalidInput, NoFreeAddresses, OwnerMismatch
 from libtortie.model.ipam import AffinityState, Block, BlockAffinity, IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import Affinities, AffinityKey, BlockKey, Blocks, IPNetwork
 
@@ -88,6 +88,8 @@ class Allocator:
         cidr = pool.block_of(address)
         block = self._block(cidr)
         if block is None:
+            if self.tx.block(cidr) is not None:
+                raise Conflict(f"block {cidr} is being deleted")
             return Claim(pool, blocks.new_block(cidr, node=self.node, now=self.now))
         if block.node != self.node and self.config.strict_affinity:
             if block.affinity is None:
@@ -100,8 +102,9 @@ class Allocator:
         return Pick(pool, cidr, ordinal, evicted)
 
     def _block(self, cidr: IPNetwork) -> Block | None:
+        """A block with its rested ordinals free; one that is being deleted is left alone."""
         block = self.tx.block(cidr)
-        if block is None:
+        if block is None or block.deleted:
             return None
         return blocks.expire_cooldown(block, now=self.now, cooldown=self.config.cooldown_seconds)
 

@@ -9,10 +9,12 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from ipam.client import AddressRequest, IPAMClient
+from ipam.block import new_block
+from ipam.client import AddressRequest, IPAMClient, Retry
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Delete, Op
 from libtortie.errors import (
+    Conflict,
     InvalidInput,
     Malformed,
     NoFreeAddresses,
@@ -23,7 +25,7 @@ from libtortie.model.ipam import AffinityState, BlockAffinity, IPAMConfig, Owner
 from libtortie.model.keys import AffinityKey, BlockKey, IPAMConfigKey, Kind, ResourceKey, path_of
 from libtortie.model.resources import Node, ObjectMeta
 from tests.fakes.faulty_store import FaultyStore
-from tests.fakes.ipam_world import World, plain_pod, pool
+from tests.fakes.ipam_world import START, World, plain_pod, pool
 
 V4 = AddressRequest()
 V6 = AddressRequest(ipv4=False, ipv6=True)
@@ -438,6 +440,33 @@ def test_unfinished_claims_are_resumed_and_half_deleted_ones_finished() -> None:
     (got,) = world.client().assign("h", plain_pod("p"), V4)
     assert got.block == pending
     assert world.affinities() == {AffinityKey("n1", pending): BlockAffinity()}
+
+
+def test_unfinished_claim_of_a_reserved_block_is_not_resumed() -> None:
+    world = World().pools(pool("a", "10.0.0.0/29", blockSize=30)).config(strict_affinity=True)
+    pending = ip_network("10.0.0.4/30")
+    world.put(AffinityKey("n1", pending), BlockAffinity(AffinityState.PENDING))
+    world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": [str(pending)]})
+    (got,) = world.client().assign("h", plain_pod("p"), V4)
+    assert got.block == ip_network("10.0.0.0/30")
+
+
+def test_block_that_is_being_deleted_is_left_alone() -> None:
+    """Kubernetes deletes in two phases, and a list shows what is between them."""
+    world = small()
+    doomed = ip_network("10.0.0.4/30")
+    for node in (None, "n1", "n2"):
+        block = replace(new_block(doomed, node=node, now=START), deleted=True)
+        world.put(BlockKey(doomed), block)
+        client = world.client(retry=Retry(attempts=3))
+        for i in range(4):
+            assert client.assign(f"h{i}", plain_pod("p"), V4)[0].block != doomed
+        with pytest.raises(NoFreeAddresses):
+            client.assign("h4", plain_pod("p"), V4)
+        with pytest.raises(Conflict, match="being deleted"):
+            want = AddressRequest(addresses=(ip_address("10.0.0.5"),))
+            client.assign("h4", plain_pod("p"), want)
+        assert world.block(doomed) == block
 
 
 def test_block_whose_affinity_record_was_lost_is_used_again() -> None:

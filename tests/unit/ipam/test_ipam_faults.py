@@ -73,6 +73,37 @@ def test_undo_leaves_what_the_vm_had_before() -> None:
     world.audit()
 
 
+def test_undo_leaves_what_another_pod_of_the_vm_got_meanwhile() -> None:
+    world = dual()
+    world.client().assign("warm", plain_pod("w"), V4)
+    other = vm_pod("other", node="n2")
+    store = FaultyStore(world.store, [Fault.UNAVAILABLE_BEFORE])
+
+    def other_first(_: object) -> None:
+        world.client("n2").claim_vm(HANDLE, other, V4)
+
+    store.before_commit = other_first
+    with pytest.raises(Unavailable):
+        world.client(store=store, retry=Retry(attempts=1)).claim_vm(HANDLE, SOURCE, V4)
+    (kept,) = world.client().by_handle(HANDLE)
+    assert kept.active == other
+
+
+def test_lost_answer_of_the_del_that_freed_a_vm() -> None:
+    world = dual()
+    world.client().claim_vm(HANDLE, SOURCE, BOTH)
+    store = FaultyStore(world.store, [Fault.UNAVAILABLE_AFTER])
+    assert world.client(store=store).disown_vm(HANDLE, SOURCE, vm_deleting=True)
+    assert world.allocated() == {}
+
+
+def test_lost_answer_of_a_release_still_names_the_addresses() -> None:
+    world = dual()
+    (got,) = world.client().assign("h", plain_pod("p"), V4)
+    store = FaultyStore(world.store, [Fault.UNAVAILABLE_AFTER])
+    assert world.client(store=store).release("h") == (got.address,)
+
+
 @pytest.mark.parametrize("fault", [Fault.CONFLICT, Fault.UNAVAILABLE_BEFORE])
 def test_bounded_by_attempts(fault: Fault) -> None:
     world = dual()
