@@ -1,0 +1,106 @@
+"""One VM, three nodes, lost signs, lagging watches, crashes: who ends up with the route?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from felix_shim.routes import Priorities
+from tests.fakes.migration_world import World
+
+NODES = 3
+EXAMPLES = 20_000 if os.environ.get("TORTIE_SOAK") else 600
+NORMAL = Priorities().normal
+
+Action = tuple[str, Callable[[World, int, int], None]]
+ACTIONS: tuple[Action, ...] = (
+    ("start", lambda world, a, b: world.start_migration(a % NODES)),
+    ("switch", lambda world, a, b: world.switch()),
+    ("speak", lambda world, a, b: world.speak()),
+    ("finish", lambda world, a, b: world.finish()),
+    ("delete", lambda world, a, b: world.delete_pod(a)),
+    ("migrations", lambda world, a, b: world.watch_migrations(a % NODES, b)),
+    ("places", lambda world, a, b: world.watch_places(a % NODES, b)),
+    ("look", lambda world, a, b: world.look(a % NODES)),
+    ("sleep", lambda world, a, b: world.sleep(a % NODES)),
+    ("wake", lambda world, a, b: world.wake(a % NODES)),
+    ("crash", lambda world, a, b: world.crash_after_raise(a % NODES)),
+    ("amnesia", lambda world, a, b: world.wake(a % NODES, lost_state=True)),
+    ("advance", lambda world, a, b: world.advance((1.0, 10.0, 31.0, 61.0)[b % 4])),
+)
+BY_NAME = dict(ACTIONS)
+steps = st.tuples(
+    st.sampled_from([name for name, _ in ACTIONS]), st.integers(0, 5), st.integers(0, 5)
+)
+
+
+def play(script: list[tuple[str, int, int]]) -> World:
+    world = World(NODES)
+    for name, a, b in script:
+        BY_NAME[name](world, a, b)
+    return world
+
+
+def judge(world: World) -> None:
+    assert world.routes() == {world.vm_pod: NORMAL}, {
+        pod.name: (pod.node, pod.machine) for pod in world.pods.values()
+    }
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(steps, max_size=60))
+def test_whatever_happened_one_normal_route_is_left_where_the_vm_is(
+    script: list[tuple[str, int, int]],
+) -> None:
+    world = play(script)
+    world.calm_down()
+    judge(world)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(steps, max_size=60))
+def test_a_talkative_vm_ends_the_same(script: list[tuple[str, int, int]]) -> None:
+    """Frames after the end of all migrations must not upset what settled."""
+    world = play(script)
+    world.calm_down()
+    for _ in range(3):
+        world.speak()
+        world.calm_down()
+    judge(world)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    st.lists(st.sampled_from(["migrations", "places", "look"]), min_size=0, max_size=12),
+    st.booleans(),
+)
+def test_a_heard_vm_is_reachable_at_once_however_late_the_api_is(
+    order: list[str], finished: bool
+) -> None:
+    """From the sign on, no lag of the source's or the target's agent leaves the VM unrouted."""
+    world = World(NODES)
+    world.start_migration(1)
+    world.switch()
+    world.speak()
+    if finished:
+        world.finish()
+    for count, name in enumerate(order):
+        BY_NAME[name](world, count % 2, 1)
+        assert world.pods["pod1"].kernel is not None
+
+
+def test_back_and_forth_with_every_sign_heard() -> None:
+    world = World(NODES)
+    for node in (1, 2, 0, 1):
+        world.start_migration(node)
+        assert world.routes().get(world.vm_pod) is not None, "the source serves until the switch"
+        world.switch()
+        world.speak()
+        assert world.routes()[world.vm_pod] == Priorities().elevated
+        world.calm_down()
+        judge(world)
+        for _ in range(4):
+            world.delete_pod(0)
