@@ -273,7 +273,7 @@ class Api:
             new = self._admit("update", resource, new, old)
             lifecycle.validate(kind, new)
             if new == old or dry_run:
-                return new
+                return new  # as Kubernetes: a write that changes nothing is none
             version = old["metadata"]["resourceVersion"]
             try:
                 if lifecycle.finished(new):

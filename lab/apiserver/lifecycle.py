@@ -220,11 +220,6 @@ def finished(body: Json) -> bool:
     return bool(meta.get("deletionTimestamp")) and not finalizers(body) and not graceful
 
 
-def same(left: Json, right: Json) -> bool:
-    """Whether an update changes nothing (then Kubernetes writes nothing)."""
-    return left == right
-
-
 def _content(body: Json) -> Json:
     return {key: value for key, value in body.items() if key not in ("metadata", "status")}
 

@@ -216,18 +216,13 @@ class HttpKubeClient:
         try:
             with self._answer(request, limits) as response:
                 limits.stream(seconds + self._timeout, self._idle_seconds)
-                while data := self._next(response, limits):
+                while data := response.raw.read1(_READ, decode_content=False):
                     for line in splitter.feed(data):
                         yield decode_line(line, context)
         except StoppedError:
             return
         if splitter.pending:
             raise errors.Unavailable(f"{context}: the stream was cut in the middle of an event")
-
-    @staticmethod
-    def _next(response: requests.Response, limits: Limits) -> bytes:
-        with limited(limits):
-            return bytes(response.raw.read1(_READ, decode_content=False))
 
     @contextmanager
     def _answer(self, request: prepare.Request, limits: Limits) -> Iterator[requests.Response]:

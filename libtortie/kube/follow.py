@@ -30,7 +30,7 @@ from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient, Overloaded,
 
 T = TypeVar("T", bound=KubeObject)
 LOG = logging.getLogger(__name__)
-STREAM_IS_FINE = 5.0  # seconds a stream must last, or else bring an event, to count as success
+STREAM_IS_FINE = 5.0  # seconds after which a stream that ends quietly, without events, was fine
 RESUMES = 3  # failed resumes in a row after which we list again
 
 
@@ -185,7 +185,7 @@ def _changes(source: _Source[T], version: str, pause: _Pause) -> Iterator[Applie
                 yield event
         except TortieError as error:
             failure = error
-        if lived or pause.monotonic() - began >= STREAM_IS_FINE:
+        if lived or (failure is None and pause.monotonic() - began >= STREAM_IS_FINE):
             pause.fine()
             failed = 0
         elif failure is None:

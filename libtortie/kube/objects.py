@@ -145,6 +145,12 @@ class Namespace(KubeObject):
     api: ClassVar[Api] = Api("", "v1", "namespaces", "Namespace", False)
 
 
+class ServiceAccount(KubeObject):
+    """A service account."""
+
+    api: ClassVar[Api] = Api("", "v1", "serviceaccounts", "ServiceAccount", True)
+
+
 class KubeNode(KubeObject):
     """A core Node."""
 

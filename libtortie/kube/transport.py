@@ -19,7 +19,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import requests
@@ -29,7 +29,7 @@ import urllib3.connectionpool
 
 from libtortie.kube.credentials import Credentials
 
-SLICE = 0.1  # seconds between two looks at a stop event
+SLICE = 0.2  # seconds between two looks at a stop event
 _POOL = 10
 _KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -46,7 +46,7 @@ Address = tuple[Any, ...]
 class DeadlineError(Exception):
     """The call's time is over. Not an OSError, so that no library retries or rewrites it.
 
-    `answering` tells whether the server had accepted the connection: then it is slow, not away.
+    `answering`: the server had accepted the connection and owed an answer: it is slow, not away.
     """
 
     def __init__(self, message: str, *, answering: bool) -> None:
@@ -97,11 +97,12 @@ class Limits:
         now = self._clock()
         left = self._deadline - now
         if left <= 0:
-            raise DeadlineError(f"not done after {self._total:g} s", answering=self.connected)
+            waiting = self.connected and self._idle is None
+            raise DeadlineError(f"not done after {self._total:g} s", answering=waiting)
         if self._idle is not None:
             quiet = self._heard + self._idle - now
             if quiet <= 0:
-                raise DeadlineError(f"silent for {self._idle:g} s", answering=self.connected)
+                raise DeadlineError(f"silent for {self._idle:g} s", answering=False)
             left = min(left, quiet)
         return min(left, SLICE) if self._stop is not None else left
 
@@ -329,6 +330,3 @@ def failure_text(error: BaseException) -> str:
     if isinstance(seen, OSError) and seen.strerror:
         return seen.strerror
     return str(seen) or type(seen).__name__
-
-
-Headers = Mapping[str, str]

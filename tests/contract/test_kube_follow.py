@@ -310,6 +310,27 @@ def test_a_stream_that_always_ends_at_once_does_not_spin() -> None:
     assert hollow.watches < 60
 
 
+def test_a_server_that_lists_but_never_answers_a_watch_gets_fewer_and_fewer_calls() -> None:
+    class Half(Tired):
+        watches = 0
+
+        def list(self, *_: object, **__: object) -> Any:
+            self.lists.append(self.now)
+            return (), "1"
+
+        def watch(self, *_: object, **__: object) -> Iterator[Any]:
+            self.watches += 1
+            self.now += 5.0  # the client's deadline
+            raise Overloaded("not done after 5 s")
+
+    half = Half(Unavailable(""))
+    quiet: Callable[[str, TortieError, float], None] = lambda *_: None  # noqa: E731
+    backoff = Backoff(rng=lambda: 0.5)
+    list(follow(half, Pod, stop=Clock(half, 1800), backoff=backoff, trouble=quiet))  # type: ignore[arg-type]  # what it calls is there
+    assert half.watches <= 15
+    assert len(half.lists) <= 6
+
+
 # --- the whole way, over HTTP ------------------------------------------------------------------
 
 

@@ -16,7 +16,14 @@ import yaml
 from lab.apiserver.auth import ANONYMOUS
 from lab.apiserver.faults import CloseConnection, Delay, Drip, Fault, Reject
 from lab.apiserver.server import ApiServer, Tls
-from libtortie.errors import InvalidInput, Malformed, TortieError, Unauthorized, Unavailable
+from libtortie.errors import (
+    InvalidInput,
+    Malformed,
+    NotFound,
+    TortieError,
+    Unauthorized,
+    Unavailable,
+)
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, load_kubeconfig
 from libtortie.kube.objects import Namespace, Pod
@@ -185,6 +192,7 @@ def test_a_silent_stream_ends_after_the_idle_limit() -> None:
         took, text = timed(lambda: next(stream), Unavailable)
         assert BUDGET * 0.9 <= took < BUDGET + SLACK
         assert "silent" in text
+        assert server.audit[-1].verb == "watch"
         client.close()
 
 
@@ -275,6 +283,21 @@ def test_a_connection_closed_between_requests_is_tried_again() -> None:
         server.faults.add(Fault(CloseConnection(), verb="create"), times=1)
         with pytest.raises(Unavailable):  # a write may have happened: the caller decides
             client.create(Namespace, {"metadata": {"name": "shop"}})
+        client.close()
+
+
+def test_one_connection_serves_many_calls() -> None:
+    with ApiServer() as server:
+        client = HttpKubeClient(direct(server.url))
+        client.list(Namespace)
+        assert server._listener is not None
+        first = set(server._listener._open)
+        for _ in range(5):
+            client.list(Namespace)
+            with pytest.raises(NotFound):
+                client.get(Pod, "absent", "default")
+        assert set(server._listener._open) == first
+        assert len(first) == 1
         client.close()
 
 
