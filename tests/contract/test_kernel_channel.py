@@ -110,13 +110,16 @@ def test_a_refusal_carries_errno_and_the_kernels_text(play: Callable[..., Channe
     ask(channel)
 
 
-def test_silence_ends_in_time_and_the_next_request_works(play: Callable[..., Channel]) -> None:
-    channel = play(lambda sequence: [], lambda sequence: [acknowledged(sequence)])
+def test_silence_ends_in_time_and_the_next_request_works() -> None:
+    """On a new socket: the kernel refuses a dump on one whose last dump was not read to its end."""
+    peer = Peer([lambda sequence: [], lambda sequence: [acknowledged(sequence)]])
     begun = time.monotonic()
     with pytest.raises(Unavailable, match="change something: no answer"):
-        ask(channel)
+        ask(peer.channel)
     assert 0.2 < time.monotonic() - begun < 3
-    ask(channel)
+    ask(peer.channel)
+    assert len(peer.opened) == 2
+    peer.channel.close()
 
 
 def test_an_answer_to_another_request_is_not_ours(play: Callable[..., Channel]) -> None:

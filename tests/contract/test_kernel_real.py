@@ -291,10 +291,12 @@ def test_no_descriptor_is_left(paths: tuple[str, str]) -> None:
     names = Netns()
 
     def once(turn: int) -> None:
-        with pytest.raises(NotFound):
-            names.open(MISSING)
-        with pytest.raises(NotFound):
-            names.call(MISSING, own_inode)
+        for path in (MISSING, "/proc/self/ns/mnt"):
+            with pytest.raises(NotFound):
+                names.open(path)
+            with pytest.raises(NotFound):
+                names.call(path, own_inode)
+            assert names.inode(path) is None
         kernel = names.open(paths[0])
         kernel.ensure_veth(pair_to(paths[1]))
         with pytest.raises(NotFound):
