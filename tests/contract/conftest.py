@@ -1,0 +1,109 @@
+"""The kernel contract's two machines: one in memory, one of real namespaces."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from libtortie.linux import netns, topology
+from libtortie.linux.netns import Netns
+from libtortie.linux.port import Kernel, Namespaces
+from tests.fakes.kernel import FakeKernel, FakeNamespaces
+
+_serial = itertools.count()
+
+
+class World(Protocol):
+    """A machine to test on."""
+
+    namespaces: Namespaces
+
+    def create(self, name: str) -> str: ...
+    def alias(self, path: str) -> str: ...
+    def bridge(self, path: str, name: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self.fake = FakeNamespaces()
+        self.namespaces: Namespaces = self.fake
+
+    def create(self, name: str) -> str:
+        return self.fake.create(f"/fake/{name}")
+
+    def alias(self, path: str) -> str:
+        return self.fake.alias(f"{path}-alias", path)
+
+    def bridge(self, path: str, name: str) -> None:
+        FakeKernel(self.fake, path).add_link(name)
+
+    def close(self) -> None:
+        pass
+
+
+class RealWorld:
+    def __init__(self) -> None:
+        self.namespaces: Namespaces = Netns()
+        self._paths: list[str] = []
+        self._held: list[int] = []
+
+    def create(self, name: str) -> str:
+        path = netns.create(f"tt-{os.getpid()}-{next(_serial)}-{name}")
+        self._paths.append(path)
+        topology.set_up(path, "lo")  # without any address the kernel has no local table
+        return path
+
+    def alias(self, path: str) -> str:
+        self._held.append(os.open(path, os.O_RDONLY))
+        return f"/proc/{os.getpid()}/fd/{self._held[-1]}"
+
+    def bridge(self, path: str, name: str) -> None:
+        topology.ensure_bridge(path, name)
+
+    def close(self) -> None:
+        for descriptor in self._held:
+            os.close(descriptor)
+        for path in self._paths:
+            netns.delete(path)
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.root)])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made: World = FakeWorld() if request.param == "fake" else RealWorld()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def host_path(world: World) -> str:
+    return world.create("host")
+
+
+@pytest.fixture
+def pod_path(world: World) -> str:
+    return world.create("pod")
+
+
+@pytest.fixture
+def host(world: World, host_path: str) -> Iterator[Kernel]:
+    kernel = world.namespaces.open(host_path)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+@pytest.fixture
+def pod(world: World, pod_path: str) -> Iterator[Kernel]:
+    kernel = world.namespaces.open(pod_path)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
