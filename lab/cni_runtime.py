@@ -89,7 +89,7 @@ def parse_network(raw: bytes, where: str) -> NetworkList:
             (version for version in RUNTIME_VERSIONS if version in versions), versions[-1]
         )
         return NetworkList(data["name"], spoken, tuple(dict(one) for one in plugins), raw)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"/etc/cni/net.d/{where}: {error!r}") from error
 
 

@@ -21,7 +21,7 @@ FRAMES = {
     "garp": "first gratuitous ARP of the guest",
     "arp": "first ARP of the guest",
     "ip": "first IP packet of the guest",
-    "other": "first other frame of the guest",
+    "other": "first frame of another kind with the guest's MAC (before the sign: the pod's own)",
 }
 
 

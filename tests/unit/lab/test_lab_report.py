@@ -1,0 +1,171 @@
+"""From observations to claims: rows, checks, timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lab.clock import NS_PER_MS as MS
+from lab.clock import NS_PER_S
+from lab.cutover import Report
+from lab.demo import Demo
+from lab.measure import parse_log_line
+from lab.observers import FrameSeen, RouteSeen
+from lab.probes import Gap, Series
+from lab.report import Check, LogEvent, Observed, checks_of, row_of
+from lab.stream import StreamReport
+from lab.timeline import moments, render
+
+T = 1000 * NS_PER_S
+CALI = "cali0123456789a"
+
+
+def route(at: int, where: str, added: bool, metric: int, gateway: str = "") -> RouteSeen:
+    return RouteSeen(T + at, where, added, metric, gateway, "" if gateway else CALI, 3)
+
+
+SEEN = (
+    FrameSeen(T - 600 * MS, "node2", "other", CALI),
+    FrameSeen(T, "node2", "rarp", CALI),
+    route(1 * MS, "node2", True, 512),
+    route(2 * MS, "tor", True, 32, "172.31.0.12"),
+    route(8 * MS, "node1", True, 768, "172.31.0.12"),
+    route(10 * MS, "node1", False, 1024),
+    route(9000 * MS, "node2", True, 1024),
+    route(9001 * MS, "node2", False, 512),
+)
+OBSERVED = Observed(
+    vm="vm",
+    source="node1",
+    target="node2",
+    target_address="172.31.0.12",
+    target_pod="virt-launcher-vm-2",
+    ip_before="10.65.0.2",
+    ip_after="10.65.0.2",
+    phase="Succeeded",
+    stream=StreamReport(100, 100, "", 60.0, 40000),
+    series={
+        "ext": Series(1000, 52, 0.1, 0.2, (Gap(T - 50 * MS, T + 3 * MS, 0, 52),)),
+        "client": Series(1000, 54, 0.1, 3.0, (Gap(T - 51 * MS, T + 6 * MS, 2 * MS, 54),)),
+    },
+    cutover=Report(T - 50 * MS, T, (T,)),
+    seen=SEEN,
+    log=(
+        LogEvent(
+            T - 300 * MS, "node2", "cni_add", {"pod": "virt-launcher-vm-2", "policy_wait_ms": 12.5}
+        ),
+    ),
+    phases=((T - 400 * MS, "Scheduling"), (T + 900 * MS, "Succeeded")),
+)
+
+
+def test_row() -> None:
+    row = row_of(OBSERVED)
+    assert row.sign == "rarp"
+    assert row.guest_blackout_ms == 50
+    assert row.network_downtime_ms == 5  # the worse prober: 57 ms, 2 of them its own, minus 50
+    assert row.probers["ext"]["network_downtime_ms"] == 3
+    assert row.sign_to_local_route_ms == 1
+    assert row.sign_to_tor_fib_ms == 2
+    assert (row.metric_elevated, row.metric_final) == (512, 1024)
+    assert row.reverted_after_s == 9
+    assert row.policy_wait_ms == 12.5
+    assert (row.probes_sent, row.probes_lost) == (2000, 106)
+    assert all(check.ok for check in checks_of(row, 8.0))
+
+
+def broken(**changes: Any) -> list[str]:
+    """Names of the checks that fail for a changed observation, without their prefix."""
+    row = row_of(replace(OBSERVED, **changes))
+    return [check.name.partition(": ")[2] for check in checks_of(row, 8.0) if not check.ok]
+
+
+def without(*indices: int) -> tuple[Any, ...]:
+    return tuple(event for index, event in enumerate(SEEN) if index not in indices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"phase": "Failed"}, "migration succeeded"),
+        ({"ip_after": "10.65.0.3"}, "same address"),
+        ({"ip_before": "", "ip_after": ""}, "same address"),
+        ({"stream": StreamReport(100, 99, "", 0, 1)}, "TCP connection survived"),
+        ({"stream": StreamReport(9, 9, "reset", 0, 1)}, "TCP connection survived"),
+        (
+            {"series": {"ext": Series(9, 9, 0, 0, (Gap(T, T + 101 * MS, 0, 99),))}},
+            "network downtime at most 50 ms",
+        ),
+        ({"series": {}}, "network downtime at most 50 ms"),
+        ({"seen": without(1)}, "route raised by the sign, to 512"),
+        ({"seen": without(2)}, "route raised by the sign, to 512"),
+        ({"seen": without(3)}, "ToR follows"),
+        ({"seen": without(6)}, "back to 1024 after the convergence time"),
+        ({"seen": without(7)}, "back to 1024 after the convergence time"),
+        ({"log": ()}, "policy before success"),
+    ],
+)
+def test_each_promise_can_break(changes: dict[str, Any], name: str) -> None:
+    assert name in broken(**changes)
+
+
+def test_a_route_that_is_raised_before_the_sign_is_a_broken_promise() -> None:
+    early = (route(-5 * MS, "node2", True, 512), *without(2))
+    assert broken(seen=early) == ["route raised by the sign, to 512"]
+
+
+def test_a_route_that_reverts_too_early_is_a_broken_promise() -> None:
+    early = (
+        *without(6, 7),
+        route(3000 * MS, "node2", True, 1024),
+        route(3001 * MS, "node2", False, 512),
+    )
+    assert broken(seen=early) == ["back to 1024 after the convergence time"]
+
+
+def test_another_metric_than_the_elevated_is_a_broken_promise() -> None:
+    wrong = (*without(2, 7), route(1 * MS, "node2", True, 1024))
+    assert "route raised by the sign, to 512" in broken(seen=wrong)
+
+
+def test_timeline_is_relative_to_the_sign_and_in_order() -> None:
+    text = render(OBSERVED)
+    lines = text.splitlines()
+    assert lines[0] == "vm: node1 → node2 (0 = first RARP on node2)"
+    assert any("+0.00 ms" in line and "first RARP" in line for line in lines)
+    assert any("+1.00 ms" in line and "metric 512" in line for line in lines)
+    assert any("-50.00 ms" in line and "blackout begins" in line for line in lines)
+    assert any("of which policy 12.5 ms" in line for line in lines)
+    times = [moment.t_ns for moment in moments(OBSERVED)]
+    assert times == sorted(times)
+
+
+def test_timeline_without_a_sign_says_so() -> None:
+    assert "no sign was seen" in render(replace(OBSERVED, seen=without(1)))
+
+
+def test_log_lines_are_brought_to_the_one_clock() -> None:
+    line = '{"time": "1970-01-01T00:00:05.250000Z", "event": "sign", "kind": "rarp"}'
+    event = parse_log_line(line, "node1", 1 * NS_PER_S)
+    assert event is not None
+    assert (event.t_ns, event.node, event.event) == (4_250 * MS, "node1", "sign")
+    assert event.fields["kind"] == "rarp"
+
+
+@pytest.mark.parametrize("line", ["", "x", "{}", '{"time": 3, "event": "x"}', "[1]"])
+def test_a_line_that_is_no_decision_is_skipped(line: str) -> None:
+    assert parse_log_line(line, "node1", 0) is None
+
+
+def test_the_demo_is_not_fine_unless_everything_was_checked() -> None:
+    assert not Demo("8s").ok
+    demo = Demo("8s")
+    demo.rows = [row_of(OBSERVED)] * 2
+    demo.checks = [Check("a", True, "")]
+    assert demo.to_json()["ok"] is True
+    demo.checks.append(Check("b", False, ""))
+    report = demo.to_json()
+    assert report["ok"] is False
+    assert report["migrations"][0]["network_downtime_ms"] == 5
