@@ -360,7 +360,11 @@ def test_watch_through_a_selector_sees_objects_come_and_go(world: World) -> None
     world.make(Pod, "a", "default")
     world.client.patch(Pod, "a", "default", {"metadata": {"labels": {"app": "x"}}})
     world.client.patch(Pod, "a", "default", {"metadata": {"labels": {"app": "y"}}})
-    assert names(stream.until(lambda s: len(names(s)) == 2)) == ["+a", "-a"]
+    world.client.patch(Pod, "a", "default", {"metadata": {"labels": {"app": "z"}}})
+    world.client.delete(Pod, "a", "default")
+    world.make(Pod, "b", "default", metadata={"labels": {"app": "x"}})
+    world.client.delete(Pod, "b", "default")
+    assert names(stream.until(lambda s: len(names(s)) >= 4)) == ["+a", "-a", "+b", "-b"]
     stream.end()
 
 

@@ -286,6 +286,19 @@ def test_a_connection_closed_between_requests_is_tried_again() -> None:
         client.close()
 
 
+def test_a_stream_that_ends_well_in_mid_line_is_broken_all_the_same() -> None:
+    """A proxy may close its chunks properly where its own upstream was cut."""
+    line = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7"}}}\n'
+    data = line + line[:30]
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data)
+    with talking(answer("HTTP/1.1 200 OK\nTransfer-Encoding: chunked", body)) as url:
+        client = HttpKubeClient(direct(url))
+        stream = client.watch(Pod, resource_version="1")
+        assert getattr(next(stream), "resource_version", "") == "7"
+        with pytest.raises(Unavailable, match="middle of an event"):
+            next(stream)
+
+
 def test_one_connection_serves_many_calls() -> None:
     with ApiServer() as server:
         client = HttpKubeClient(direct(server.url))
