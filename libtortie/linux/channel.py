@@ -90,11 +90,12 @@ def set_receive_deadline(sock: socket.socket, seconds: float) -> None:
 class Channel:
     """A request socket, one request at a time; any thread may call.
 
-    `reopen` makes a socket in the right namespace, wherever it is called.
+    `reopen` makes a socket in the right namespace, wherever it is called; without `sock` the
+    first request does.
     """
 
-    def __init__(self, sock: socket.socket, reopen: Callable[[], socket.socket]) -> None:
-        self._sock: socket.socket | None = sock
+    def __init__(self, sock: socket.socket | None, reopen: Callable[[], socket.socket]) -> None:
+        self._sock = sock
         self._reopen = reopen
         self._closed = False
         self._lock = threading.Lock()
