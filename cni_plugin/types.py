@@ -119,7 +119,9 @@ class NetConf(_Strict):
             )
         return value
 
-    @field_validator("nodename_file", "sqlite_path", "endpoint_status_dir", "log_file_path")
+    @field_validator(
+        "nodename_file", "sqlite_path", "endpoint_status_dir", "agent_socket", "log_file_path"
+    )
     @classmethod
     def _is_absolute(cls, value: str) -> str:
         if value and (not Path(value).is_absolute() or "\0" in value):

@@ -34,7 +34,9 @@ from libtortie.linux.netns import Netns
 from libtortie.linux.port import Kernel, Namespaces
 
 NODENAME_FILE = Path("/var/lib/tortie/nodename")
-LOCK_DIR = Path("/run/tortie/locks")
+RUN_DIR = Path("/run/tortie")
+LOCKS = "locks"
+"""Directory of the attachment locks, beside the agent's socket: agent and fallback share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class SharedParts:
     log: Log
     ipam: IPAMClient | None = None
     namespaces: Namespaces = field(default_factory=Netns)
-    locks: AttachmentLocks = field(default_factory=lambda: FileLocks(LOCK_DIR))
+    locks: AttachmentLocks = field(default_factory=lambda: FileLocks(RUN_DIR / LOCKS))
     mtu_file: Path = MTU_FILE
 
 
@@ -104,6 +106,7 @@ def _open_parts(conf: NetConf, log: Log) -> SharedParts:
         node=node or socket.gethostname(),
         table_ready=nft_table_present if node else never_ready,
         log=log,
+        locks=FileLocks(Path(conf.agent_socket).parent / LOCKS),
     )
 
 
