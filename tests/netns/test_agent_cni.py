@@ -1,0 +1,238 @@
+"""The agent's CNI socket: who may ask, nonsense, many requests at once, ADD and DEL for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cni_plugin.frame import Request, Response, encode_request, read_response
+from felix_shim.cni_server import LIMIT, CNIServer, take_lock
+from felix_shim.jsonlog import NullLog
+from libtortie.errors import InvalidInput, Unavailable
+from libtortie.model.keys import Kind
+from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.node_process import NodeProcess, ip, until
+
+pytestmark = pytest.mark.root
+
+
+def ask(path: Path, env: dict[str, str], stdin: bytes = b"{}") -> Response:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(path))
+        client.sendall(encode_request(env, stdin))
+        return read_response(client)
+
+
+class Served:
+    """A server in this process."""
+
+    def __init__(self, path: Path, serve: Callable[[Request], Response]) -> None:
+        self.path = path
+        self.failed: list[BaseException] = []
+        self.server = CNIServer(path, serve, self._spawn, NullLog())
+        self.server.open()
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                body()
+            except BaseException as error:
+                self.failed.append(error)
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def close(self) -> bool:
+        done = self.server.stop(5.0)
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+        assert self.failed == []
+        return done
+
+
+def echo(request: Request) -> Response:
+    return Response(0, request.stdin + request.env["CNI_COMMAND"].encode())
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path / "run" / "cni.sock", echo)
+    yield made
+    made.close()
+
+
+def test_one_request_one_answer(served: Served) -> None:
+    assert ask(served.path, {"CNI_COMMAND": "ADD"}, b"x").stdout == b"xADD"
+
+
+def test_only_root_may_even_connect(served: Served) -> None:
+    assert stat.S_IMODE(served.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(served.path.parent.stat().st_mode) == 0o755
+
+
+def test_another_uid_gets_no_answer(served: Served) -> None:
+    served.path.chmod(0o666)  # as if somebody had opened it up: the kernel's word still counts
+    for directory in served.path.parents[:4]:
+        if directory != Path("/tmp"):
+            directory.chmod(0o755)
+    code = (
+        "import os,socket,sys\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+        "s.sendall(bytes.fromhex(sys.argv[2])); print(len(s.recv(100)))\n"
+    )
+    frame = encode_request({"CNI_COMMAND": "ADD"}, b"").hex()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(served.path), frame],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.stdout.strip() in ("0", ""), done.stderr
+
+
+@pytest.mark.parametrize("raw", [b"", b"GET / HTTP/1.0\r\n\r\n", b"TTR1\xff\xff\xff\xff", b"TTR1"])
+def test_nonsense_gets_no_answer_and_harms_nobody(served: Served, raw: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(5)
+        client.connect(str(served.path))
+        client.sendall(raw)
+        client.shutdown(socket.SHUT_WR)
+        with pytest.raises((Unavailable, ConnectionError)):
+            read_response(client)
+    assert ask(served.path, {"CNI_COMMAND": "DEL"}).code == 0
+
+
+def test_a_caller_that_goes_away_harms_nobody(served: Served) -> None:
+    for _ in range(5):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(served.path))
+            client.sendall(encode_request({"CNI_COMMAND": "ADD"}, b"x" * 100_000))
+    assert ask(served.path, {"CNI_COMMAND": "DEL"}).code == 0
+
+
+def test_at_most_so_many_at_once_and_nobody_is_lost(tmp_path: Path) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def slow(request: Request) -> Response:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return Response(0, b"")
+
+    made = Served(tmp_path / "cni.sock", slow)
+    try:
+        with ThreadPoolExecutor(150) as pool:
+            answers = list(pool.map(lambda _: ask(made.path, {"CNI_COMMAND": "ADD"}), range(150)))
+    finally:
+        made.close()
+    assert [answer.code for answer in answers] == [0] * 150
+    assert 1 < most <= LIMIT
+
+
+def test_a_stop_waits_for_running_requests(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(request: Request) -> Response:
+        begun.set()
+        go_on.wait(10)
+        return Response(0, b"done")
+
+    made = Served(tmp_path / "cni.sock", slow)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, made.path, {"CNI_COMMAND": "ADD"})
+        assert begun.wait(5)
+        threading.Timer(0.2, go_on.set).start()
+        assert made.close()
+        assert answer.result(5).stdout == b"done"
+    assert not made.path.exists()
+
+
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "cni.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    made = Served(path, echo)
+    assert ask(path, {"CNI_COMMAND": "ADD"}).code == 0
+    made.close()
+
+
+def test_the_lock_is_held_once_and_let_go_of(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "agent.lock"
+    held = take_lock(path)
+    with pytest.raises(InvalidInput, match=f"pid {os.getpid()}"):
+        take_lock(path)
+    held.close()
+    take_lock(path).close()
+
+
+def test_many_pods_added_and_deleted_at_once(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, f"tt-ac{os.getpid()}")
+    pods = [f"p{number}" for number in range(16)]
+    try:
+        pool = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24", "blockSize": 26})
+        node.store.create(pool.key, pool.value)
+        node.start()
+        for pod in pods:
+            ip("netns", "add", f"{node.name}-{pod}")
+            node.namespaces.append(f"{node.name}-{pod}")
+
+        def call(verb: str, pod: str) -> Response:
+            env = {
+                "CNI_COMMAND": verb,
+                "CNI_CONTAINERID": f"ctr-{pod}",
+                "CNI_NETNS": f"/run/netns/{node.name}-{pod}",
+                "CNI_IFNAME": "eth0",
+                "CNI_PATH": "/opt/cni/bin",
+                "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod}",
+            }
+            conf = {
+                "cniVersion": "1.0.0",
+                "name": "k8s-pod-network",
+                "type": "tortie",
+                "nodename": NODE,
+                "datastore_type": "sqlite",
+                "sqlite_path": str(node.root / "tortie.db"),
+                "sqlite_shared": True,
+                "policy_setup_timeout_seconds": 10,
+                "endpoint_status_dir": str(node.root / "run" / "endpoint-status"),
+            }
+            return ask(node.root / "run" / "cni.sock", env, json.dumps(conf).encode())
+
+        began = time.monotonic()
+        with ThreadPoolExecutor(len(pods)) as workers:
+            answers = list(workers.map(lambda pod: call("ADD", pod), pods))
+        took = time.monotonic() - began
+        print(f"{len(pods)} ADDs at once: {took * 1000:.0f} ms")
+        assert [answer.code for answer in answers] == [0] * len(pods), answers[0].stdout
+        addresses = {json.loads(answer.stdout)["ips"][0]["address"] for answer in answers}
+        assert len(addresses) == len(pods)
+        assert all(node.status(pod) for pod in pods)
+        assert all(node.metrics(pod) == [1024] for pod in pods)
+        assert len(node.lines("cni_add")) == len(pods)
+        with ThreadPoolExecutor(len(pods)) as workers:
+            answers = list(workers.map(lambda pod: call("DEL", pod), pods))
+        assert [answer.code for answer in answers] == [0] * len(pods)
+        until("status files go", lambda: not any(node.status(pod) for pod in pods))
+    finally:
+        node.close()

@@ -1,0 +1,99 @@
+"""Configuration file, FelixConfiguration and Go durations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from felix_shim.config import load_config, parse_config
+from felix_shim.routes import Priorities
+from felix_shim.settings import Settings, effective, parse_duration
+from libtortie.errors import InvalidInput
+from libtortie.model.resources import FelixConfigurationSpec
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("1m30s", 90), ("500ms", 0.5), ("1.5h", 5400), ("0", 0), ("2us", 2e-6)],
+)
+def test_go_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "30", "s", "-1s", "30 s", "1d", "1s!", "\u0661s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration(text)
+
+
+def spec(**fields: Any) -> FelixConfigurationSpec:
+    return FelixConfigurationSpec.model_validate(fields)
+
+
+def test_the_node_overrides_the_default_field_by_field() -> None:
+    found = effective(
+        [
+            (
+                "default",
+                spec(liveMigrationRouteConvergenceTime="10s", ipv4NormalRoutePriority=2000),
+            ),
+            ("node.n1", spec(liveMigrationRouteConvergenceTime="20s")),
+        ]
+    )
+    assert found.convergence_seconds == 20
+    assert found.ipv4 == Priorities(2000, 512)
+    assert found.ipv6 == Priorities()
+    assert effective([]) == Settings()
+
+
+def test_bad_values_are_named_and_the_weaker_ones_hold() -> None:
+    found = effective(
+        [
+            ("default", spec(liveMigrationRouteConvergenceTime="10s")),
+            (
+                "node.n1",
+                spec(liveMigrationRouteConvergenceTime="soon", ipv4NormalRoutePriority=512),
+            ),
+        ]
+    )
+    assert found.convergence_seconds == 10
+    assert found.ipv4 == Priorities()
+    assert len(found.problems) == 2
+    assert all("node.n1" in problem for problem in found.problems)
+
+
+def test_defaults_and_every_key() -> None:
+    config = parse_config("", "node.yaml")
+    assert config.bird.mode == "supervised"
+    assert str(config.cni_socket) == "/run/tortie/cni.sock"
+    text = "nodename: n1\nbird: {mode: off}\nuplinks: [eth0]\nip: 10.0.0.1/24\n"
+    assert parse_config(text, "x").bird.mode == "off"
+    assert parse_config(text, "x").node == "n1"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("nodenam: n1", "nodenam"),
+        ("bird: {mode: sometimes}", "bird.mode"),
+        ("bird: {moed: off}", "bird.moed"),
+        ("ip: 10.0.0.1", "prefix length"),
+        ("ip: nonsense/24", "ip|nonsense"),
+        ("log_level: loud", "log_level"),
+        ("- a list", "mapping"),
+        ("a: [", "node.yaml"),
+        ("kubeconfig: a\nk8s_api_root: http://b", "not both"),
+    ],
+)
+def test_what_is_refused_is_named(text: str, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        parse_config(text, "node.yaml")
+
+
+def test_a_missing_file_is_the_defaults_unless_it_was_asked_for(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.yaml")
+    assert load_config(missing, required=False).nodename == ""
+    with pytest.raises(InvalidInput, match="no such file"):
+        load_config(missing, required=True)

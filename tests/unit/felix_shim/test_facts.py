@@ -1,0 +1,139 @@
+"""What the API's objects make of an endpoint, whatever order they come in."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from felix_shim.endpoints import parse_endpoint
+from felix_shim.events import Instance, Migration
+from felix_shim.facts import VirtualMachines, derive
+from felix_shim.migration import Facts
+from felix_shim.model import Endpoint, Proof, Role
+from libtortie.datastore.port import Record
+from libtortie.model.resources import WorkloadEndpoint
+from tests.fakes.agent_world import NODE, endpoint_record, instance, migration
+
+
+def endpoint(record: Record) -> Endpoint:
+    assert isinstance(record.value, WorkloadEndpoint)
+    return parse_endpoint(record.value)
+
+
+TARGET = endpoint(endpoint_record("tgt", migration="m1"))
+SOURCE = endpoint(endpoint_record("src"))
+
+
+def facts(who: Endpoint, *objects: Migration | Instance) -> Facts:
+    machines = VirtualMachines()
+    for one in objects:
+        machines.put(one)
+    return derive(who, machines, NODE)
+
+
+@pytest.mark.parametrize(
+    "phase", ["", "Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running"]
+)
+def test_a_live_migration_makes_its_pod_the_target(phase: str) -> None:
+    found = facts(TARGET, migration("m1", phase))
+    assert (found.role, found.final, found.migration_uid) == (Role.TARGET, False, "m1")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        migration("m1", "Succeeded"),
+        migration("m1", "Failed"),
+        migration("m2"),
+        migration("m1", vmi="another"),
+        migration("m1", namespace="elsewhere"),
+    ],
+)
+def test_any_other_migration_does_not(job: Migration) -> None:
+    assert facts(TARGET, job).role is not Role.TARGET
+
+
+def test_a_pod_that_is_no_launcher_is_no_target() -> None:
+    record = endpoint_record("hp", migration="m1", labels={})
+    assert isinstance(record.value, WorkloadEndpoint)
+    labels = {**record.value.metadata.labels, "kubevirt.io": "hotplug-disk"}
+    metadata = record.value.metadata.model_copy(update={"labels": labels})
+    plain = parse_endpoint(record.value.model_copy(update={"metadata": metadata}))
+    assert facts(plain, migration("m1")).role is Role.NONE
+
+
+def test_the_migrations_own_status_names_the_source() -> None:
+    assert facts(SOURCE, migration("m1", source="src")).role is Role.SOURCE
+    assert facts(SOURCE, migration("m1", "Succeeded", source="src")).role is Role.SOURCE
+    assert facts(SOURCE, migration("m1", "Failed", source="src")).role is Role.NONE
+    assert facts(SOURCE, migration("m1", source="other")).role is Role.NONE
+
+
+def test_the_vmi_names_the_source_of_a_live_migration_only() -> None:
+    state = {"sourcePod": "src", "migrationUid": "m1"}
+    vmi = instance(NODE, state=state)
+    assert facts(SOURCE, migration("m1"), vmi).role is Role.SOURCE
+    assert facts(SOURCE, migration("m2"), vmi).role is Role.NONE
+    assert facts(SOURCE, vmi).role is Role.NONE
+
+
+def test_a_target_that_settled_becomes_the_source_of_the_next_migration() -> None:
+    found = facts(TARGET, migration("m1", "Succeeded", source="src"), migration("m2", source="tgt"))
+    assert (found.role, found.final) == (Role.SOURCE, False)
+
+
+def test_target_goes_before_source() -> None:
+    found = facts(TARGET, migration("m1"), migration("m0", "Succeeded", source="tgt"))
+    assert found.role is Role.TARGET
+
+
+def test_no_migration_at_all_is_final() -> None:
+    assert facts(SOURCE).final
+    assert facts(SOURCE, migration("m1", "Failed")).final
+
+
+@pytest.mark.parametrize(
+    ("vmi", "proof"),
+    [
+        (None, Proof.UNKNOWN),
+        (instance(""), Proof.UNKNOWN),
+        (instance(NODE), Proof.HERE),
+        (instance("n2"), Proof.ELSEWHERE),
+        (instance(NODE, uid="another-run"), Proof.ELSEWHERE),
+        (instance(NODE, pods={"uid-of-src": NODE}), Proof.HERE),
+        (instance(NODE, pods={"uid-of-src": NODE, "uid-of-tgt": "n2"}), Proof.HERE),
+        (instance(NODE, pods={"uid-of-new": NODE}), Proof.ELSEWHERE),
+        (instance(NODE, pods={"uid-of-tgt": "n2"}), Proof.HERE),
+    ],
+)
+def test_proof(vmi: Instance | None, proof: Proof) -> None:
+    assert facts(SOURCE, *([vmi] if vmi else [])).proof is proof
+
+
+def test_a_pod_that_is_no_vm_has_no_facts() -> None:
+    pod = endpoint(endpoint_record("web", vm=False))
+    assert facts(pod, migration("m1"), instance(NODE)) == Facts()
+
+
+def test_order_plays_no_part() -> None:
+    objects: list[Migration | Instance] = [
+        migration("m1"),
+        migration("m0", "Succeeded", source="src"),
+        migration("m9", "Failed", source="tgt"),
+        instance(NODE),
+    ]
+    wanted = facts(TARGET, *objects)
+    assert all(facts(TARGET, *order) == wanted for order in itertools.permutations(objects))
+
+
+def test_a_complete_list_forgets_the_rest() -> None:
+    machines = VirtualMachines()
+    machines.put(migration("m1"))
+    machines.put(instance(NODE))
+    assert machines.keep_migrations(frozenset()) == {("default", "vm1")}
+    assert machines.migrations_in_sync and not machines.instances_in_sync
+    assert derive(TARGET, machines, NODE).role is Role.NONE
+    assert derive(TARGET, machines, NODE).proof is Proof.HERE
+    machines.keep_instances(frozenset())
+    assert derive(TARGET, machines, NODE).proof is Proof.UNKNOWN

@@ -1,0 +1,120 @@
+"""Owner swaps are retried until the store agrees, and only while they are wanted."""
+
+from __future__ import annotations
+
+import pytest
+
+from felix_shim.model import EndpointId
+from felix_shim.owners import LONGEST_DELAY, REFUSED_DELAY, OwnerKeeper, Ownership
+from libtortie.errors import Conflict, OwnerMismatch, TortieError, Unauthorized, Unavailable
+from libtortie.model.ipam import Owner
+from tests.fakes.agent_world import Clock, RecordingLog
+
+ENDPOINT = EndpointId("default", "tgt")
+
+
+def wanted(episode: int = 1, pod: str = "tgt") -> dict[EndpointId, Ownership]:
+    one = EndpointId("default", pod)
+    return {one: Ownership(one, "handle", {"pod": pod}, episode)}
+
+
+class Store:
+    """Answers with what is set, and counts."""
+
+    def __init__(self) -> None:
+        self.answer: bool | TortieError = True
+        self.calls: list[tuple[str, Owner]] = []
+
+    def promote(self, handle: str, owner: Owner) -> bool:
+        self.calls.append((handle, owner))
+        if isinstance(self.answer, TortieError):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def log() -> RecordingLog:
+    return RecordingLog()
+
+
+@pytest.fixture
+def keeper(store: Store, clock: Clock, log: RecordingLog) -> OwnerKeeper:
+    return OwnerKeeper(store.promote, log, clock)
+
+
+def test_one_attempt_when_the_store_agrees(
+    keeper: OwnerKeeper, store: Store, clock: Clock, log: RecordingLog
+) -> None:
+    keeper.want(wanted())
+    assert keeper.attempt_due() == 1
+    clock.now += 1000
+    keeper.want(wanted())
+    assert keeper.attempt_due() == 0
+    assert store.calls == [("handle", {"pod": "tgt"})]
+    assert log.of("owner_swapped")[0]["endpoint"] == ENDPOINT
+
+
+@pytest.mark.parametrize("error", [Unavailable("x"), Unauthorized("403"), Conflict("x"), False])
+def test_retried_with_growing_delays_until_it_works(
+    keeper: OwnerKeeper, store: Store, clock: Clock, error: bool | TortieError
+) -> None:
+    store.answer = error
+    keeper.want(wanted())
+    attempts = 0
+    for _ in range(600):
+        attempts += keeper.attempt_due()
+        clock.now += 0.1
+    assert 10 <= attempts <= 60 / LONGEST_DELAY + 10
+    store.answer = True
+    clock.now += LONGEST_DELAY
+    assert keeper.attempt_due() == 1
+    clock.now += 1000
+    assert keeper.attempt_due() == 0
+
+
+def test_a_refusal_is_asked_again_only_now_and_then(
+    keeper: OwnerKeeper, store: Store, clock: Clock, log: RecordingLog
+) -> None:
+    store.answer = OwnerMismatch("another pod")
+    keeper.want(wanted())
+    for _ in range(9):
+        keeper.attempt_due()
+        clock.now += REFUSED_DELAY / 3
+    assert len(store.calls) == 3
+    assert len(log.of("owner_swap_failed")) == 1, "the same complaint is made once"
+
+
+def test_what_is_no_longer_wanted_is_dropped(keeper: OwnerKeeper, store: Store) -> None:
+    keeper.want(wanted())
+    keeper.want({})
+    assert keeper.attempt_due() == 0
+    assert store.calls == []
+
+
+def test_a_new_episode_is_a_new_claim(keeper: OwnerKeeper, store: Store) -> None:
+    keeper.want(wanted())
+    keeper.attempt_due()
+    keeper.want(wanted(episode=4))
+    assert keeper.attempt_due() == 1
+
+
+def test_one_refused_vm_does_not_hold_up_another(
+    keeper: OwnerKeeper, store: Store, clock: Clock
+) -> None:
+    store.answer = OwnerMismatch("x")
+    keeper.want(wanted())
+    keeper.attempt_due()
+    store.answer = True
+    keeper.want({**wanted(), **wanted(pod="other")})
+    assert keeper.attempt_due() == 1
+    assert store.calls[-1][1] == {"pod": "other"}
