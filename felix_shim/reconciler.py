@@ -144,8 +144,8 @@ class Reconciler:
         end = self._clocks.monotonic() + SLICE_SECONDS
         while self._work_once():
             busy = True
-            while (sign := self._inbox.take_urgent()) is not None:
-                self._hear(sign)
+            if (sign := self._inbox.take_urgent()) is not None:
+                self._hear_all(sign)
             if self._clocks.monotonic() >= end:
                 break
         return busy
@@ -155,7 +155,7 @@ class Reconciler:
         world = self._world
         match event:
             case Sign():
-                self._hear(event)
+                self._hear_all(event)
             case Stored():
                 world.stored(event)
             case Unstored():
@@ -198,12 +198,23 @@ class Reconciler:
 
     # -- the cut-over path -------------------------------------------------------------------------
 
-    def _hear(self, sign: Sign) -> None:
-        """A VM made itself heard: its route first, everything else after."""
+    def _hear_all(self, first: Sign) -> None:
+        """This sign and all that wait behind it, then what must survive a crash."""
+        sign: Sign | None = first
+        moved = False
+        while sign is not None:
+            moved |= self._hear(sign)
+            sign = self._inbox.take_urgent()
+        if moved:
+            self._chores.do(MEMORY)
+            self._chores.do(LISTEN)
+
+    def _hear(self, sign: Sign) -> bool:
+        """A VM made itself heard: its route first. True when that moved its machine."""
         local = self._world.roster.get(sign.endpoint)
         if local is None or local.endpoint.interface != sign.interface:
             self._signs_dropped += 1 + sign.muted
-            return
+            return False
         now = self._clocks.monotonic()
         heard = MachineEvent(Input.SIGN, sign.episode)
         machine, actions = step(local.machine, heard, now, self._world.settings)
@@ -211,13 +222,11 @@ class Reconciler:
         if not any(isinstance(action, Moved) for action in actions):
             self._signs_dropped += 1
             self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind)
-            return
+            return False
         local.machine = machine
         outcomes = [self._route(dst) for dst in _destinations(local)]
         latency = (self._clocks.realtime_ns() - sign.kernel_ns) / 1e6
         self._follow(local, actions)
-        self._chores.do(MEMORY)
-        self._chores.do(LISTEN)
         self._log.info(
             "sign",
             endpoint=local.id,
@@ -228,6 +237,7 @@ class Reconciler:
         )
         for outcome in outcomes:
             self._tell_route(local, outcome, latency=latency, kernel_ns=sign.kernel_ns)
+        return True
 
     # -- units of work, in dependency order ------------------------------------------------------
 
