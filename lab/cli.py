@@ -12,6 +12,7 @@ from typing import NoReturn, ParamSpec
 import click
 
 from lab import control, names
+from lab.bench import run_bench
 from lab.cluster import bring_up, refuse_second
 from lab.demo import interruptible, run_demo, uninterrupted
 from lab.durations import seconds
@@ -219,6 +220,19 @@ def replace_process(argv: list[str]) -> NoReturn:
 def demo(state: StateDir, report: Path, convergence: str, blackout: float) -> None:
     """Two live migrations with everything measured; exits 1 if a promise was broken."""
     if not run_demo(state, report, convergence, blackout):
+        raise SystemExit(1)
+
+
+@main.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), default="bench/cutover.json"
+)
+@click.option("--runs", type=click.IntRange(1, 100), default=10, show_default=True)
+@click.pass_obj
+@reported
+def bench(state: StateDir, out: Path, runs: int) -> None:
+    """Measure cut-overs with and without the guest's sign; exits 1 if a target is missed."""
+    if not run_bench(state, out, runs, click.echo):
         raise SystemExit(1)
 
 

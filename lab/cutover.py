@@ -36,6 +36,9 @@ ARP_REQUEST, RARP_REQUEST_REVERSE = 1, 3
 FRAME_MIN = 60
 BROADCAST = b"\xff" * 6
 PRIORITY = 30
+SETTLE_MS = 850
+"""When the process ends, and with it the migration for KubeVirt: libvirt's completion and the
+status' way through virt-handler and virt-controller take about as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ def perform(
             tell(unplugged, plugged)
     if not frames:
         tell(unplugged, plugged)
+    sleep_until(plugged + SETTLE_MS * clock.NS_PER_MS)
     return Report(unplugged, plugged, tuple(sent))
 
 

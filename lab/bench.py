@@ -1,0 +1,144 @@
+"""`lab bench`: how long the network adds to a guest's own pause, and what the sign is worth.
+
+Ours is the migration as it is. The peer, in the same run on the same machine, is the same
+migration of a guest that makes no sign (no RARP, no GARP, no packet of its own): the network then
+learns of the move only from KubeVirt's status and the source pod's end, as a network does that
+does not listen.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab import control, names
+from lab.cluster import bring_up, refuse_second
+from lab.demo import interruptible, machine, uninterrupted
+from lab.durations import seconds
+from lab.measure import Wish, await_echo, guest_ip, measure
+from lab.report import Row, row_of
+from lab.state import StateDir, lab_lock
+from lab.teardown import tear_down
+from lab.tools import LabError
+from lab.topology import Topology
+
+CONVERGENCE = "1s"
+BLACKOUT_MS = 50.0
+P50_TARGET_MS = 20.0
+MAX_TARGET_MS = 50.0
+VM, CLIENT = "bench-vm", "client"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One row of the result: `ratio` is how many times better ours is than the peer."""
+
+    what: str
+    ours: float
+    peer: float
+    unit: str
+    ratio: float
+    target: float
+    met: bool
+
+
+def rows_of(ours: Sequence[float], peer: Sequence[float]) -> tuple[BenchRow, ...]:
+    """The two rows from network downtimes in ms (neither may be empty)."""
+    return (
+        _row(
+            "network downtime, p50", statistics.median(ours), statistics.median(peer), P50_TARGET_MS
+        ),
+        _row("network downtime, max", max(ours), max(peer), MAX_TARGET_MS),
+    )
+
+
+def _row(what: str, ours: float, peer: float, target: float) -> BenchRow:
+    ratio = round(peer / ours, 1) if ours else 0.0
+    return BenchRow(what, round(ours, 3), round(peer, 3), "ms", ratio, target, ours <= target)
+
+
+def run_bench(state: StateDir, out: Path, runs: int, tell: Tell) -> bool:
+    """Measure `runs` migrations of each kind; True when every row met its target."""
+    with lab_lock(), interruptible():
+        refuse_second(state)
+        try:
+            topology = bring_up(state, 3, CONVERGENCE, tell)
+            ours, peer = _migrations(state, topology, runs, tell)
+        finally:
+            with uninterrupted():
+                tear_down(state)
+    rows = rows_of(_downtimes(ours), _downtimes(peer))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(_document(rows, ours, peer), indent=2) + "\n")
+    for row in rows:
+        verdict = "met" if row.met else "NOT met"
+        tell(
+            f"{row.what}: {row.ours} {row.unit} (target {row.target:g}, {verdict});"
+            f" without a sign {row.peer} {row.unit}, {row.ratio} times as long"
+        )
+    return all(row.met for row in rows)
+
+
+def _migrations(
+    state: StateDir, topology: Topology, runs: int, tell: Tell
+) -> tuple[list[Row], list[Row]]:
+    """Alternate both kinds, so that whatever the machine does meanwhile happens to both."""
+    first, second, third = (node.name for node in topology.nodes)
+    control.create_pod(CLIENT, third)
+    control.create_vm(VM, first)
+    client_netns = names.pod_netns(CLIENT, control.await_pod(CLIENT).metadata.uid)
+    address = guest_ip(control.await_vm(VM))
+    for netns in (names.netns(names.EXT), client_netns):
+        await_echo(address, netns)
+    outcomes: dict[bool, list[Row]] = {False: [], True: []}
+    for number in range(2 * runs):
+        silent = number % 4 in (1, 2)  # each kind in both directions
+        target = second if number % 2 == 0 else first
+        observed = measure(
+            state,
+            topology,
+            Wish(VM, target, BLACKOUT_MS, silent=silent),
+            client_netns=client_netns,
+            stream=None,
+            convergence_s=seconds(CONVERGENCE),
+            tell=lambda _: None,
+        )
+        row = row_of(observed)
+        if row.phase != "Succeeded" or row.network_downtime_ms is None:
+            raise LabError(f"migration {number + 1} to {target}: {row.phase}, nothing measured")
+        kind = "without a sign" if silent else "ours"
+        tell(f"{number + 1}/{2 * runs} {kind}: network downtime {row.network_downtime_ms} ms")
+        outcomes[silent].append(row)
+    return outcomes[False], outcomes[True]
+
+
+def _downtimes(rows: Sequence[Row]) -> list[float]:
+    return [row.network_downtime_ms for row in rows if row.network_downtime_ms is not None]
+
+
+def _document(rows: Sequence[BenchRow], ours: Sequence[Row], peer: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "rows": [asdict(row) for row in rows],
+        "machine": machine(),
+        "commit": commit(),
+        "runs": {"ours": [asdict(row) for row in ours], "peer": [asdict(row) for row in peer]},
+    }
+
+
+def commit() -> str:
+    """The commit that was measured, `+` for one with changes on top; empty outside of git."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    head = git("rev-parse", "HEAD")
+    return head + ("+" if head and git("status", "--porcelain", "-uno") else "")
