@@ -17,12 +17,11 @@ from felix_shim.cluster import NODES, scopes
 from felix_shim.events import Done, RaisesSeen
 from felix_shim.jsonlog import Log
 from felix_shim.lanes import Job
-from felix_shim.model import EndpointId
+from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
-from felix_shim.policy import EndpointPolicy, compile_endpoint, policy_set
+from felix_shim.policy import compile_endpoint, policy_set
 from felix_shim.state import Memory, Remembered
 from felix_shim.world import LISTEN, NUDGE, OWNERS, RAISES, World
-from libtortie.errors import InvalidInput
 
 T = TypeVar("T")
 
@@ -84,8 +83,8 @@ class Chores:
         """
         if not self.rules_ready:
             return
-        bodies = desired.status_files(self.world.roster, self.world.links_up)
-        self._submit(STATUS, partial(_whole, self.out.write_status, bodies))
+        endpoints = desired.in_force(self.world.roster, self.world.links_up)
+        self._submit(STATUS, partial(self._write_status, endpoints))
 
     def survey(self) -> None:
         """Read links and routes whole."""
@@ -104,20 +103,18 @@ class Chores:
 
     def apply_policy(self) -> None:
         """All rules, and the sysctls of endpoints that have not been in force yet."""
-        rules: list[EndpointPolicy] = []
-        members: set[tuple[EndpointId, str]] = set()
-        interfaces: set[str] = set()
-        for local in self.world.roster:
-            try:
-                rules.append(compile_endpoint(local.endpoint))
-            except InvalidInput as error:
-                self.log.error("endpoint_malformed", endpoint=local.id, reason=error)
-                continue
-            if not local.in_force and local.endpoint.interface in self.world.links_up:
-                interfaces.add(local.endpoint.interface)
-                members.add((local.id, local.endpoint.container_id))
-        job = partial(self.out.apply_policy, policy_set(rules), frozenset(interfaces))
-        self._policy_jobs[self._submit(POLICY, job)] = frozenset(members)
+        locals_ = tuple(self.world.roster)
+        waiting = [
+            local
+            for local in locals_
+            if not local.in_force and local.endpoint.interface in self.world.links_up
+        ]
+        endpoints = tuple(local.endpoint for local in locals_)
+        interfaces = frozenset(local.endpoint.interface for local in waiting)
+        job = partial(self._program, endpoints, interfaces)
+        self._policy_jobs[self._submit(POLICY, job)] = frozenset(
+            (local.id, local.endpoint.container_id) for local in waiting
+        )
 
     def policy_applied(self, done: Done) -> bool:
         """The rules of a generation are in the kernel: what waited for them may go on.
@@ -135,7 +132,7 @@ class Chores:
                 whole &= local.endpoint.interface not in world.links_up
                 continue
             local.in_force = local.in_force or done.generation
-            world.due.destinations |= {ip_network(one) for one in local.endpoint.addresses}
+            world.due.destinations.update(local.destinations)
         self._policy_jobs = {
             generation: members
             for generation, members in self._policy_jobs.items()
@@ -150,8 +147,10 @@ class Chores:
         addresses = set()
         urgent = False
         for local in world.roster:
-            for address in local.endpoint.addresses:
-                learned = routes.learned(ip_network(address)) is not None
+            if local.endpoint.vm is None:
+                continue
+            for address, dst in zip(local.endpoint.addresses, local.destinations, strict=True):
+                learned = routes.learned(dst) is not None
                 known = world.raises.number((address,)) > 0
                 if desired.worth_asking(local, learned, known):
                     addresses.add(address)
@@ -191,6 +190,18 @@ class Chores:
                 self.log.error("bgp_setting_ignored", reason=problem)
         self._bgp_problems = plan.problems
         self._submit(BIRD, partial(_whole, self.out.run_bird, plan.input))
+
+    # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------
+
+    def _program(
+        self, endpoints: tuple[Endpoint, ...], interfaces: frozenset[str]
+    ) -> frozenset[str]:
+        rules = policy_set(compile_endpoint(endpoint) for endpoint in endpoints)
+        return self.out.apply_policy(rules, interfaces)
+
+    def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
+        self.out.write_status(desired.status_files(endpoints))
+        return frozenset()
 
     def _submit(self, lane: str, job: Job) -> int:
         self._generation += 1

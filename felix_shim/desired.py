@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, ip_network
+from ipaddress import ip_network
 
 from felix_shim.drivers.announcements import Watched
-from felix_shim.migration import Machine, State, wants_owner, wants_signs
+from felix_shim.migration import State, wants_owner, wants_signs
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.owners import Ownership
 from felix_shim.roster import Local
 from ipam.ownership import pod_owner
-from libtortie.model.ipam import IPAddress
 from libtortie.model.names import status_file_name
 
 _STORED_ALREADY = datetime.fromtimestamp(0, UTC)
@@ -41,12 +40,22 @@ def status_body(endpoint: Endpoint, generation: int) -> str:
     return json.dumps({key: value for key, value in body.items() if value})
 
 
-def status_files(locals_: Iterable[Local], links_up: frozenset[str]) -> dict[str, str]:
-    """A file for each endpoint whose rules and sysctls are in force and whose veth is up."""
-    return {
-        status_name(local.endpoint): status_body(local.endpoint, local.in_force)
+def in_force(
+    locals_: Iterable[Local], links_up: frozenset[str]
+) -> tuple[tuple[Endpoint, int], ...]:
+    """Each endpoint whose rules and sysctls are in force and whose veth is up, and since when."""
+    return tuple(
+        (local.endpoint, local.in_force)
         for local in locals_
         if local.in_force and local.endpoint.interface in links_up
+    )
+
+
+def status_files(endpoints: Iterable[tuple[Endpoint, int]]) -> dict[str, str]:
+    """Their files, by name."""
+    return {
+        status_name(endpoint): status_body(endpoint, generation)
+        for endpoint, generation in endpoints
     }
 
 
@@ -109,13 +118,3 @@ def worth_asking(local: Local, learned: bool, known_raise: bool) -> bool:
     if local.endpoint.vm is None:
         return False
     return local.machine.state is not State.BASE or learned or known_raise
-
-
-def settled(machine: Machine) -> bool:
-    """Whether nothing about this machine needs remembering."""
-    return machine == Machine(facts=machine.facts)
-
-
-def is_ipv4(address: IPAddress) -> bool:
-    """Whether an address is IPv4."""
-    return isinstance(address, IPv4Address)

@@ -97,7 +97,7 @@ class NetworkChanged:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """All links and main-table routes as read between `began` and now (monotonic seconds)."""
+    """All links and all host routes that matter, read between `began` (monotonic) and now."""
 
     began: float
     links: tuple[Link, ...]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_network
 
 from felix_shim import desired
 from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
@@ -224,7 +223,7 @@ class Reconciler:
             self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind)
             return False
         local.machine = machine
-        outcomes = [self._route(dst) for dst in _destinations(local)]
+        outcomes = [self._route(dst) for dst in local.destinations]
         latency = (self._clocks.realtime_ns() - sign.kernel_ns) / 1e6
         self._follow(local, actions)
         self._log.info(
@@ -295,9 +294,9 @@ class Reconciler:
         """Whether the kernel has a normal and a raised route to this endpoint's own veth."""
         settings = self._world.settings
         normal = raised = False
-        for address in local.endpoint.addresses:
-            priorities = settings.ipv4 if address.version == 4 else settings.ipv6
-            for route in self._routes.actual(ip_network(address)):
+        for dst in local.destinations:
+            priorities = settings.ipv4 if dst.version == 4 else settings.ipv6
+            for route in self._routes.actual(dst):
                 if route.ifname == local.endpoint.interface:
                     normal |= route.priority == priorities.normal
                     raised |= route.priority == priorities.elevated
@@ -333,7 +332,7 @@ class Reconciler:
                     )
                     returned = desired.came_back(before, after)
                     local.returned = local.returned if returned is None else returned
-                    due.destinations |= set(_destinations(local))
+                    due.destinations.update(local.destinations)
                     due.chores |= {MEMORY, LISTEN, OWNERS, RAISES}
                 case StartTimer(deadline, episode):
                     self._timers.add(deadline, Convergence(local.id, episode))
@@ -448,7 +447,3 @@ class Reconciler:
                     self._world.due.chores |= {SURVEY, LISTEN, OWNERS, RAISES, BIRD, NODE}
                     self._timers.add(now + RESYNC_SECONDS, Resync())
         return ran
-
-
-def _destinations(local: Local) -> tuple[IPNetwork, ...]:
-    return tuple(ip_network(address) for address in local.endpoint.addresses)

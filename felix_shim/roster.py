@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import TypeVar
 
 from felix_shim.migration import Machine
 from felix_shim.model import Endpoint, EndpointId
 from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import Key
+from libtortie.model.keys import IPNetwork, Key
 
 K = TypeVar("K")
 
@@ -20,7 +21,8 @@ class Local:
     """An endpoint of this node.
 
     `in_force` is the generation of the rules that first had it in the kernel, with its sysctls;
-    0 while they are not there. `returned`: the VM left it once and came back.
+    0 while they are not there. `returned`: the VM left it once and came back. `destinations`
+    are its addresses as host routes name them.
     """
 
     key: Key
@@ -28,6 +30,10 @@ class Local:
     machine: Machine = field(default_factory=Machine)
     in_force: int = 0
     returned: bool = False
+    destinations: tuple[IPNetwork, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.destinations = tuple(ip_network(address) for address in self.endpoint.addresses)
 
     @property
     def id(self) -> EndpointId:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from felix_shim.drivers.routetable import is_learned
 from felix_shim.events import (
     Done,
     Event,
@@ -28,6 +29,7 @@ from felix_shim.events import (
 )
 from felix_shim.jsonlog import Log
 from felix_shim.outlets import BIRD
+from felix_shim.routes import is_ours
 from libtortie.datastore.port import Datastore, Put, Watch
 from libtortie.errors import Compacted, TortieError, Unavailable, first_line
 from libtortie.kube.follow import follow
@@ -195,11 +197,15 @@ class KernelSource:
             self.post(NetworkChanged(event))
 
     def survey(self) -> frozenset[str]:
-        """Read all links and main-table routes, on the caller's thread. Raises `KernelError`."""
+        """Read all links and the host routes that matter, on the caller's thread.
+
+        Raises `KernelError`.
+        """
         began = self.monotonic()
         links = self.kernel.links()
         routes = self.kernel.routes(version=4) + self.kernel.routes(version=6)
-        self.post(Surveyed(began, links, routes))
+        ours = tuple(route for route in routes if is_ours(route) or is_learned(route))
+        self.post(Surveyed(began, links, ours))
         return frozenset()
 
 

@@ -7,7 +7,6 @@ compared with what is known, and only a difference makes anything due.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_network
 
 from felix_shim import facts
 from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS, Cluster
@@ -18,11 +17,12 @@ from felix_shim.jsonlog import Log
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, NODE, POLICY, STATUS, SURVEY
+from felix_shim.policy import compile_endpoint
 from felix_shim.raises import Raises
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
 from libtortie.datastore.port import Record
-from libtortie.errors import Malformed
+from libtortie.errors import InvalidInput, Malformed
 from libtortie.linux.port import (
     IPNetwork,
     Link,
@@ -161,7 +161,8 @@ class World:
             return
         try:
             endpoint = parse_endpoint(resource)
-        except Malformed as error:
+            compile_endpoint(endpoint)
+        except (Malformed, InvalidInput) as error:
             self.log.error("endpoint_malformed", reason=error)
             self._endpoint_gone(record.key)
             return
@@ -208,7 +209,7 @@ class World:
         )
 
     def _destinations(self, local: Local) -> None:
-        self.due.destinations |= {ip_network(address) for address in local.endpoint.addresses}
+        self.due.destinations.update(local.destinations)
 
     def everything(self) -> None:
         """Compare all endpoints, addresses and routes again."""

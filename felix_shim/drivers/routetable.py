@@ -127,9 +127,7 @@ class RouteTable:
     def _known(self, route: Route) -> dict[IPNetwork, dict[int, Route]] | None:
         if is_ours(route):
             return self._actual
-        learned = route.proto == RouteProto.BIRD and not route.ifname.startswith(INTERFACE_PREFIX)
-        host = route.table == MAIN_TABLE and route.dst.prefixlen == route.dst.max_prefixlen
-        return self._foreign if learned and host else None
+        return self._foreign if is_learned(route) else None
 
     def _older(self, route: Route, began: float) -> bool:
         return self._changed.get(_key(route), began) <= began
@@ -143,6 +141,16 @@ class RouteTable:
         by_priority.pop(route.priority, None)
         if not by_priority:
             known.pop(route.dst, None)
+
+
+def is_learned(route: Route) -> bool:
+    """Whether a route is a host route that BIRD installed towards another node."""
+    return (
+        route.proto == RouteProto.BIRD
+        and route.table == MAIN_TABLE
+        and route.dst.prefixlen == route.dst.max_prefixlen
+        and not route.ifname.startswith(INTERFACE_PREFIX)
+    )
 
 
 def _key(route: Route) -> Key:
