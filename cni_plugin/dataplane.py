@@ -92,8 +92,6 @@ def host_sysctls(name: str, *, ipv6: bool) -> tuple[Sysctl, ...]:
     ]
     if ipv6:
         plan += [
-            Sysctl(f"{v6}/disable_ipv6", "0"),
-            Sysctl(f"{v6}/accept_dad", "0"),
             Sysctl(f"{v6}/proxy_ndp", "1"),
             Sysctl(f"{v6}/forwarding", "1"),
         ]
@@ -106,8 +104,7 @@ def pod_sysctls(ifname: str, *, ipv6: bool) -> tuple[Sysctl, ...]:
     if not ipv6:
         return (Sysctl(f"{v6}/{ifname}/accept_ra", "0", needed=False),)
     enabled = [Sysctl(f"{v6}/{where}/disable_ipv6", "0") for where in ("all", "default", "lo")]
-    own = ("disable_ipv6", "accept_dad", "accept_ra")
-    return (*enabled, *(Sysctl(f"{v6}/{ifname}/{key}", "0") for key in own))
+    return (*enabled, Sysctl(f"{v6}/{ifname}/accept_ra", "0"))
 
 
 def pod_routes(ifname: str, versions: set[int]) -> tuple[Route, ...]:
@@ -160,6 +157,7 @@ def wire(
     )
     _apply(kernel, host_sysctls(plan.host_name, ipv6=plan.has_ipv6), log)
     if plan.has_ipv6:
+        _enable_ipv6(kernel, plan.host_name)
         kernel.ensure_address(plan.host_name, HOST_LINK_LOCAL)
     _ensure_gateway_is_routable(kernel)
     _wire_pod(namespaces, plan, log)
@@ -192,12 +190,28 @@ def _wire_pod(namespaces: Namespaces, plan: Attachment, log: Log) -> None:
     inside = namespaces.open(plan.netns)
     try:
         _apply(inside, pod_sysctls(plan.ifname, ipv6=plan.has_ipv6), log)
+        if plan.has_ipv6:
+            _enable_ipv6(inside, plan.ifname)
         for route in pod_routes(plan.ifname, {address.version for address in plan.addresses}):
             inside.ensure_route(route)
         for address in plan.addresses:
             inside.ensure_address(plan.ifname, as_interface(address))
     finally:
         inside.close()
+
+
+def _enable_ipv6(kernel: Kernel, ifname: str) -> None:
+    """IPv6 without duplicate address detection, which a link that is up has begun already: for
+    two seconds its link-local address, our gateway, would answer nobody. Off and on ends that."""
+    base = f"net/ipv6/conf/{ifname}"
+    steps = [("disable_ipv6", "0")]
+    try:
+        if kernel.read_sysctl(f"{base}/accept_dad") != "0":
+            steps = [("disable_ipv6", "1"), ("accept_dad", "0"), *steps]
+        for key, value in steps:
+            kernel.write_sysctl(f"{base}/{key}", value)
+    except (KernelError, NotFound) as error:
+        raise KernelError(f"an IPv6 address needs IPv6 on {ifname}: {error}") from error
 
 
 def _apply(kernel: Kernel, plan: tuple[Sysctl, ...], log: Log) -> None:

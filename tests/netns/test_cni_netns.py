@@ -186,7 +186,7 @@ def test_dual_stack(node: RealNode) -> None:
     both = {"ipam": {"assign_ipv6": "true"}}
     node.add("web-0", "c1", **both)
     other = node.add("web-1", "c2", **both).addresses[1]
-    run("ping", "-6", "-c1", "-W3", str(other.ip), inside=f"{node.prefix}-c1")
+    run("ping", "-6", "-c1", "-W1", str(other.ip), inside=f"{node.prefix}-c1")
     routes = ip(f"{node.prefix}-c1", "-6", "route", "show", "default")
     assert routes[0]["gateway"] == "fe80::ecee:eeff:feee:eeee"
 
@@ -370,7 +370,7 @@ def test_before_the_agents_first_start_there_is_no_node_name(
         (tmp_path / "nodename").unlink(missing_ok=True)
         if content is not None:
             (tmp_path / "nodename").write_text(content)
-        settings = {"sqlite_shared": True}
+        settings: dict[str, Any] = {"sqlite_shared": True}
         assert runtime.call("ADD", "c1", **settings)[1]["code"] == 11
         assert runtime.call("STATUS", "c1", **settings)[1]["code"] == 50
         assert runtime.call("DEL", "c1", **settings)[0] == 0

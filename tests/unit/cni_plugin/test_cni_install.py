@@ -114,7 +114,7 @@ def test_a_crash_at_any_point_leaves_old_or_new(
             def crash(*_: object) -> None:
                 raise KeyboardInterrupt
 
-            patch.setattr(module.os, point, crash)
+            patch.setattr(os, point, crash)
             with pytest.raises(KeyboardInterrupt):
                 install(bins, confs, settings={"mtu": 1300})
         assert (confs / CONFLIST).read_text() == old

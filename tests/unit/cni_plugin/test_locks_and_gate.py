@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_plugin import locks as locks_module
 from cni_plugin.locks import FileLocks
 from cni_plugin.policy_gate import FilePolicyGate
 from cni_plugin.undo import SECONDS, Undo
@@ -191,3 +192,22 @@ def test_disarmed() -> None:
     ran: list[int] = []
     run_undo(lambda: ran.append(1), disarm=True)
     assert ran == []
+
+
+def test_a_lock_on_a_file_that_was_just_removed_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last holder unlinked it between our open and our flock."""
+    real = locks_module._try_lock
+    removed: list[Path] = []
+
+    def overtaken(descriptor: int) -> bool:
+        if not removed:
+            (file,) = tmp_path.iterdir()
+            file.unlink()
+            removed.append(file)
+        return real(descriptor)
+
+    monkeypatch.setattr(locks_module, "_try_lock", overtaken)
+    with FileLocks(tmp_path).hold("k", 1):
+        assert FileLocks(tmp_path).busy("k"), "another process sees it held"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
-from cni_plugin import detach
+from cni_plugin import detach, endpoint
 from cni_plugin.errors import InvalidConfig
+from cni_plugin.plugin import Plugin
 from ipam.client import AddressRequest
 from libtortie.errors import Unauthorized, Unavailable
 from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
@@ -168,8 +171,6 @@ def test_the_peer_is_found_after_kubevirt_renamed_it(world: CniWorld) -> None:
     world.memory.delete(record.key)  # only the peer can prove it now
     space = node.machine.space("/run/netns/c1")
     link = space.links.pop("eth0")
-    from dataclasses import replace
-
     space.links["eth0-nic"] = replace(link, name="eth0-nic")
     space.peers["eth0-nic"] = space.peers.pop("eth0")
     node.delete("virt-launcher-db-a", "c1")
@@ -365,3 +366,64 @@ def test_an_old_route_of_ours_goes_with_the_link(world: CniWorld) -> None:
     node.kernel.ensure_route(Route(ip_network(f"{first_address(result)}/32"), 512, name))
     node.delete("web-0", "c1")
     assert not [r for r in node.host.routes.values() if r.ifname == name]
+
+
+def test_indices_that_agree_by_chance_in_the_nodes_own_namespace_prove_nothing(
+    world: CniWorld,
+) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    host = node.host.links[node.add("web-0", "c1").interfaces[0].name]
+    node.host.links["other"] = replace(
+        host, name="other", ifindex=host.peer_ifindex, peer_ifindex=host.ifindex
+    )
+    node.machine.alias("/proc/7/ns/net", "")
+    node.delete("web-0", "c0", netns="/proc/7/ns/net")
+    assert host.name in node.host.links
+
+
+def test_an_endpoint_is_removed_by_its_own_container_only(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c2")
+    key = endpoint_key("node1", "web-0")
+    endpoint.remove(world.store, key, "c1")
+    assert len(world.endpoints()) == 1
+    endpoint.remove(world.store, key, "c2")
+    assert world.endpoints() == []
+
+
+def test_gc_spares_an_add_under_way_however_long_it_waits(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+
+    def long_wait() -> None:
+        world.clock.sleep(600)
+        node.gc()
+
+    node.gate.during = long_wait
+    result = node.add("web-0", "c1")
+    assert node.route(first_address(result)) is not None
+    assert [e.spec.container_id for e in world.endpoints()] == ["c1"]
+
+
+def test_gc_looks_again_once_it_has_the_lock(world: CniWorld) -> None:
+    """The runtime repeats a killed ADD just after GC listed its leftovers."""
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    world.memory.delete(endpoint_key("node1", "web-0"))  # as if killed before it was written
+    world.clock.sleep(60)
+    real = node.locks
+
+    class Overtaken:
+        busy = staticmethod(real.busy)
+
+        def hold(self, key: str, timeout: float) -> AbstractContextManager[None]:
+            node.add("web-0", "c1")
+            return real.hold(key, timeout)
+
+    plugin = Plugin(node.ports(locks=Overtaken()))
+    plugin.cmd_gc(conf(**{"cni.dev/valid-attachments": []}))
+    assert [e.spec.container_id for e in world.endpoints()] == ["c1"]
+    assert len(world.allocated()) == 1
