@@ -14,12 +14,13 @@ import click
 from lab import control, names
 from lab.bench import run_bench
 from lab.cluster import bring_up, refuse_second
+from lab.cutover import report_from_json
 from lab.demo import interruptible, run_demo, uninterrupted
 from lab.durations import seconds
 from lab.measure import Wish, guest_ip
 from lab.nodes import in_node
 from lab.objects import LabPod, LabVM
-from lab.state import StateDir, lab_lock
+from lab.state import StateDir, active_root, lab_lock
 from lab.status import render_status
 from lab.teardown import tear_down
 from lab.tools import LabError
@@ -63,14 +64,14 @@ def reported(work: Callable[P, None]) -> Callable[P, None]:
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    default=names.DEFAULT_STATE_DIR,
-    show_default=True,
-    help="Where the lab keeps what it must remember.",
+    help="Where the lab keeps what it must remember. Default: where the lab that is up does,"
+    f" else {names.DEFAULT_STATE_DIR}.",
 )
 @click.pass_context
-def main(ctx: click.Context, state_dir: Path) -> None:
+def main(ctx: click.Context, state_dir: Path | None) -> None:
     """A KubeVirt-style cluster in network namespaces, for demonstration and tests."""
-    ctx.obj = StateDir(state_dir.absolute())
+    root = state_dir or active_root() or names.DEFAULT_STATE_DIR
+    ctx.obj = StateDir(root.absolute())
 
 
 @main.command()
@@ -191,7 +192,9 @@ def migrate(state: StateDir, name: str, target: str, blackout: float, garp: bool
     over = control.await_migration(job.metadata.name, lambda phase: click.echo(phase or "created"))
     if over.status.phase != "Succeeded":
         raise LabError(over.status.migration_state.failure_reason or "the migration failed")
-    click.echo(f"{name} runs on {over.status.migration_state.target_node}")
+    where = over.status.migration_state.target_node
+    report = report_from_json(over.metadata.annotations[names.ANNOTATION_CUTOVER])
+    click.echo(f"{name} runs on {where}, after a blackout of {report.blackout_ms} ms")
 
 
 @main.command("exec", context_settings={"ignore_unknown_options": True})

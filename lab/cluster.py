@@ -39,6 +39,7 @@ from libtortie.linux.netns import Netns
 T = TypeVar("T")
 READY_DEADLINE_S = 60.0
 POLL_S = 0.1
+CONTROL_PLANE = "kubelets and KubeVirt"
 API_WORK_S = 180.0
 Tell = Callable[[str], None]
 
@@ -70,7 +71,7 @@ def bring_up(state: StateDir, node_count: int, convergence: str, tell: Tell) -> 
 
 
 def refuse_second(state: StateDir) -> None:
-    """Raise `LabError` when the machine lacks a tool or already has a lab."""
+    """Raise `LabError` when the machine lacks a tool or already has a lab, in whichever place."""
     missing = missing_tools()
     if missing:
         raise LabError(f"missing system tools: {', '.join(missing)}; run `make setup` as root")
@@ -198,7 +199,7 @@ def start_daemon(state: StateDir, node_count: int) -> None:
     command += ["--state-dir", str(state.root), "--nodes", str(node_count)]
     spawn(
         state.ledger,
-        "kubelets and KubeVirt",
+        CONTROL_PLANE,
         in_netns(names.netns(names.API), command),
         log=state.logs / "daemon.log",
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from lab import kubevirt, names
+from lab import kubevirt, names, world
 from lab.cutover import Cutover
 from lab.hypervisor import Guests
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
@@ -34,8 +34,8 @@ class Mirror(Generic[T]):
         self._client = client
         self._model = model
         self._changed = changed
-        self._objects: dict[kubevirt.Name, T] = {}
-        self._listing: set[kubevirt.Name] = set()
+        self._objects: dict[world.Name, T] = {}
+        self._listing: set[world.Name] = set()
         self._lock = threading.Lock()
         self.synced = threading.Event()
 
@@ -57,13 +57,13 @@ class Mirror(Generic[T]):
                     self.synced.set()
             self._changed()
 
-    def objects(self) -> dict[kubevirt.Name, T]:
+    def objects(self) -> dict[world.Name, T]:
         """A copy of the current state."""
         with self._lock:
             return dict(self._objects)
 
 
-def _name(found: KubeObject) -> kubevirt.Name:
+def _name(found: KubeObject) -> world.Name:
     return found.metadata.namespace, found.metadata.name
 
 
@@ -108,9 +108,9 @@ class Controller:
         for thread in threads:
             thread.join()
 
-    def _world(self) -> kubevirt.World:
+    def _world(self) -> world.World:
         vmis = self._vmis.objects()
-        return kubevirt.World(
+        return world.World(
             vms=self._vms.objects(),
             vmis=vmis,
             migrations=self._migrations.objects(),
@@ -121,12 +121,12 @@ class Controller:
             now=datetime.now(UTC),
         )
 
-    def _views(self, vmis: Mapping[kubevirt.Name, LabVMI]) -> dict[str, kubevirt.GuestView]:
+    def _views(self, vmis: Mapping[world.Name, LabVMI]) -> dict[str, world.GuestView]:
         views = {}
         for vmi in vmis.values():
             guest = self._guests.get(vmi.metadata.uid)
             if guest is not None:
-                views[vmi.metadata.uid] = kubevirt.GuestView(
+                views[vmi.metadata.uid] = world.GuestView(
                     pod_uid=guest.pod_uid,
                     mac=guest.interface.mac,
                     address=guest.address,
@@ -136,7 +136,7 @@ class Controller:
                 )
         return views
 
-    def _act_all(self, actions: list[kubevirt.Action]) -> bool:
+    def _act_all(self, actions: list[world.Action]) -> bool:
         """Perform actions in order; False when one has to be tried again soon."""
         done = True
         for action in actions:
@@ -145,22 +145,22 @@ class Controller:
             except (AlreadyExists, NotFound, Conflict):
                 # The view was stale: the event that says so is on its way.
                 continue
-            except TortieError as error:
+            except (TortieError, OSError) as error:
                 self._log(f"{type(action).__name__}: {first_line(error)}")
                 done = False
         return done
 
-    def _act(self, action: kubevirt.Action) -> None:
+    def _act(self, action: world.Action) -> None:
         match action:
-            case kubevirt.CreateVMI(body):
+            case world.CreateVMI(body):
                 self._client.create(LabVMI, body)
-            case kubevirt.CreatePod(body):
+            case world.CreatePod(body):
                 self._client.create(LabPod, body)
                 self._log(f"created pod {body['metadata']['name']} on {body['spec']['nodeName']}")
-            case kubevirt.Remove(found):
+            case world.Remove(found):
                 meta = found.metadata
                 self._client.delete(type(found), meta.name, meta.namespace, uid=meta.uid)
-            case kubevirt.Patch(found, body, status):
+            case world.Patch(found, body, status):
                 meta = found.metadata
                 self._client.patch(
                     type(found),
@@ -169,15 +169,15 @@ class Controller:
                     body,
                     subresource="status" if status else "",
                 )
-            case kubevirt.StartGuest(vmi, pod):
+            case world.StartGuest(vmi, pod):
                 self._guests.start(vmi, pod)
                 self._wake.set()
-            case kubevirt.StopGuest(uid):
+            case world.StopGuest(uid):
                 self._guests.stop(uid)
-            case kubevirt.PrepareTarget(vmi, pod):
+            case world.PrepareTarget(vmi, pod):
                 self._guests.prepare_target(vmi, pod)
                 self._wake.set()
-            case kubevirt.CutOver(vmi, migration, target):
+            case world.CutOver(vmi, migration, target):
                 self._cut_over(vmi, migration, target)
 
     def _cut_over(self, vmi: LabVMI, migration: LabMigration, target: LabPod) -> None:

@@ -8,10 +8,12 @@ the state directory, guests and pods keep running.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -50,6 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     state, nodes = StateDir(args.state_dir), names.lab_nodes(args.nodes)
     stop = threading.Event()
+    threading.excepthook = give_up
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     client = HttpKubeClient(direct(names.api_url()))
@@ -61,7 +64,7 @@ def main() -> None:
 
     controller = Controller(client, Guests(state, log, poke), nodes, log)
     work = [make_kubelet(state, node, client, log).run for node in nodes] + [controller.run]
-    threads = [threading.Thread(target=guarded(run, stop)) for run in work]
+    threads = [threading.Thread(target=run, args=(stop,)) for run in work]
     for thread in threads:
         thread.start()
     log("control plane up")
@@ -70,18 +73,13 @@ def main() -> None:
         thread.join(10)
 
 
-def guarded(run: Callable[[threading.Event], None], stop: threading.Event) -> Callable[[], None]:
-    """A thread whose unexpected end ends the process: half a control plane helps nobody."""
-
-    def work() -> None:
-        try:
-            run(stop)
-        finally:
-            if not stop.is_set():
-                log(f"{run.__qualname__} ended unexpectedly")
-            stop.set()
-
-    return work
+def give_up(failure: threading.ExceptHookArgs) -> None:
+    """An error nobody foresaw ends the process: half a control plane helps nobody."""
+    name = failure.thread.name if failure.thread else "a thread"
+    log(f"{name} ended unexpectedly, giving up")
+    traceback.print_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def log(text: str) -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -215,7 +216,8 @@ class Kubelet:
     def _stop_processes(netns: str) -> None:
         """A container's processes end with its sandbox."""
         for pid in in_namespaces(namespace_inodes((netns,))):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _forget(self, pod: LabPod) -> None:
         """Nothing of a deleted pod runs any more: let the API drop it."""

@@ -22,6 +22,9 @@ from lab.tools import LabError
 LOCK = Path("/run/tortie-lab.lock")
 """One per machine, whatever the state directory: the namespaces' names are the machine's."""
 
+ACTIVE = Path("/run/tortie-lab.active")
+"""Names the state directory of the lab that is up, so that no command needs to be told twice."""
+
 NODE_MOUNTS = {
     "/run/tortie": "run",
     "/var/lib/tortie": "lib",
@@ -107,9 +110,17 @@ class StateDir:
     def write(self, record: LabRecord) -> None:
         """Remember what is up (before the first thing is made, so that a kill loses nothing)."""
         self.root.mkdir(parents=True, exist_ok=True)
+        ACTIVE.write_text(f"{self.root}\n")
         fresh = self.record_file.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(record)))
         fresh.rename(self.record_file)
+
+
+def active_root() -> Path | None:
+    """State directory of the lab that is up, or was when the machine's power failed."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(ACTIVE.read_text().strip())
+    return None
 
 
 @contextlib.contextmanager

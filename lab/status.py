@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lab import control
-from lab.cluster import established
+from lab.cluster import CONTROL_PLANE, established
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.state import StateDir
 from lab.topology import plan_topology
@@ -28,7 +28,8 @@ def render_status(state: StateDir) -> str:
     nodes = plan_topology(record.nodes).nodes
     alive = {one.name for one in state.ledger.alive()}
     parts = [
-        f"lab in {state.root}, convergence time {record.convergence}",
+        f"lab in {state.root}, convergence time {record.convergence},"
+        f" {CONTROL_PLANE}: {'running' if CONTROL_PLANE in alive else 'not running'}",
         table(
             ("NODE", "ADDRESS", "AGENT", "BGP TO TOR"),
             (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.processes import kill_all, lab_namespaces
-from lab.state import StateDir
+from lab.state import ACTIVE, StateDir, active_root
 from lab.tools import LabError, run
 
 
@@ -27,7 +27,13 @@ class Removed:
 
 
 def tear_down(state: StateDir) -> Removed:
-    """Remove everything of the lab. Raises `LabError` naming what resists."""
+    """Remove everything of the lab. Raises `LabError` naming what resists.
+
+    A lab that lives in another state directory is not touched: `LabError` names its directory.
+    """
+    active = active_root()
+    if active is not None and active != state.root and active.exists():
+        raise LabError(f"the lab that is up is in {active}: use --state-dir {active}")
     made_dirs = _made_dirs(state)
     killed = kill_all(state.ledger)
     namespaces = lab_namespaces()
@@ -37,6 +43,7 @@ def tear_down(state: StateDir) -> Removed:
         run(["umount", "-l", mount])
     if state.root.exists():
         shutil.rmtree(state.root)
+    ACTIVE.unlink(missing_ok=True)
     for path in reversed(made_dirs):
         with suppress(OSError):
             Path(path).rmdir()

@@ -17,7 +17,7 @@ BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class WorkQueue:
-    """Runs `work(key)`; after a `TortieError` the key is tried again, later each time."""
+    """Runs `work(key)`; after a `TortieError` or `OSError` the key is tried again later."""
 
     def __init__(
         self, work: Callable[[str], None], log: Callable[[str], None], *, workers: int = 4
@@ -60,7 +60,7 @@ class WorkQueue:
             try:
                 self._work(key)
                 self._failures.pop(key, None)
-            except TortieError as error:
+            except (TortieError, OSError) as error:
                 failures = self._failures.get(key, 0)
                 self._failures[key] = failures + 1
                 delay = BACKOFF_S[min(failures, len(BACKOFF_S) - 1)]

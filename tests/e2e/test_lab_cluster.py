@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lab import control, names
+from lab import control, names, seed
 from lab.cluster import start_agent, until
 from lab.cni_runtime import load_network
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
@@ -127,6 +127,64 @@ def test_vm_keeps_address_and_connection_through_two_migrations(
             assert row.guest_blackout_ms == pytest.approx(50, abs=5)
     finally:
         stream.close()
+
+
+def test_a_guest_that_makes_no_sign_arrives_all_the_same_and_the_report_says_late(
+    lab: Lab, client: str, vm: str
+) -> None:
+    """The report must be able to fail: without a sign the network learns of the move late."""
+    stream = start_stream(lab.state, guest_ip(control.get(LabVMI, vm)))
+    try:
+        observed = measure(
+            lab.state,
+            lab.topology,
+            Wish(vm, "node2", 50.0, silent=True),
+            client_netns=client,
+            stream=stream,
+            convergence_s=CONVERGENCE_S,
+            tell=print,
+        )
+    finally:
+        stream.close()
+    row = row_of(observed)
+    broken = {
+        check.name.partition(": ")[2] for check in checks_of(row, CONVERGENCE_S) if not check.ok
+    }
+    assert "network downtime at most 50 ms" in broken, row
+    assert broken <= {"network downtime at most 50 ms", "route raised by the sign, to 512"}, row
+    assert row.tcp_survived
+    assert row.metric_elevated == 512
+
+
+def test_a_launcher_pod_is_plumbed_as_kubevirts_bridge_binding_does(lab: Lab, vm: str) -> None:
+    vmi = control.get(LabVMI, vm)
+    (launcher,) = _launchers(vmi)
+    netns = names.pod_netns(launcher.metadata.name, launcher.metadata.uid)
+    links = {link["ifname"]: link for link in _links(netns)}
+    assert {"eth0", "eth0-nic", "k6t-eth0", "tap0"} <= set(links)
+    assert links["eth0-nic"]["master"] == links["tap0"]["master"] == "k6t-eth0"
+    assert links["eth0"]["address"] == vmi.status.interfaces[0].mac
+    assert "UP" not in links["eth0"]["flags"]
+    addresses = [info["local"] for info in links["eth0"]["addr_info"]]
+    assert guest_ip(vmi) in addresses
+    assert links["eth0-nic"]["addr_info"] == [] or guest_ip(vmi) not in str(links["eth0-nic"])
+    guest = {link["ifname"]: link for link in _links(names.guest_netns(vm, vmi.metadata.uid))}
+    assert guest["eth0"]["address"] == vmi.status.interfaces[0].mac
+
+
+def _links(netns: str) -> list[dict[str, Any]]:
+    command = ["ip", "-n", netns, "-j", "addr"]
+    out = subprocess.run(command, capture_output=True, check=True).stdout
+    found: list[dict[str, Any]] = json.loads(out)
+    return found
+
+
+def test_a_pod_without_a_node_is_scheduled(lab: Lab) -> None:
+    body = seed.pod_body("anywhere", "default", "")
+    del body["spec"]["nodeName"]
+    control.with_client(lambda api: api.create(LabPod, body))
+    assert control.await_pod("anywhere", 20).spec.node_name in ("node1", "node2", "node3")
+    lab.cli("pod", "delete", "anywhere")
 
 
 def test_migrate_command_names_the_new_node(lab: Lab, vm: str) -> None:
@@ -261,10 +319,7 @@ def _pod_phase(name: str, namespace: str) -> str:
 
 
 def _cali_links(node: str, besides: str) -> list[str]:
-    out = subprocess.run(
-        ["ip", "-n", names.netns(node), "-j", "link"], capture_output=True, check=True
-    ).stdout
-    links = [link["ifname"] for link in json.loads(out)]
+    links = [link["ifname"] for link in _links(names.netns(node))]
     kept = host_ifname("default", besides)
     return [link for link in links if link.startswith("cali") and link != kept]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.processes import lab_namespaces
+from lab.processes import is_same, lab_namespaces
 from lab.state import NODE_MOUNTS, StateDir
 from lab.teardown import leftovers
 
@@ -77,13 +77,30 @@ def test_lab_down_removes_a_lab_whose_processes_were_killed(
     assert_gone(state, present)
 
 
+def test_lab_down_removes_a_killed_demo_and_its_measuring_processes(
+    tmp_path: Path, present: set[str]
+) -> None:
+    state = StateDir(tmp_path / "state")
+    with start(state, "demo", "--report", str(tmp_path / "report.json")) as child:
+        wait_for(state, probing)
+        measuring = [one for one in state.ledger.alive() if one.name.startswith("lab.")]
+        child.kill()
+    assert start(state, "down").wait(30) == 0
+    assert_gone(state, present)
+    assert not any(is_same(one) for one in measuring)
+
+
+def probing(state: StateDir) -> bool:
+    return any(one.name == "lab.observers" for one in state.ledger.alive())
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_cleans_up_and_says_so(
     tmp_path: Path, present: set[str], number: signal.Signals
 ) -> None:
     state, report = StateDir(tmp_path / "state"), tmp_path / "report.json"
     with start(state, "demo", "--report", str(report)) as child:
-        wait_for(state, lambda state: any(one.name == "lab.probes" for one in state.ledger.alive()))
+        wait_for(state, probing)
         child.send_signal(number)
         assert child.wait(60) == 1
     assert_gone(state, present)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lab import kubevirt, names, seed
+from lab import kubevirt, names, rendering, seed
 from lab import objects as kv
+from lab import world as w
 from lab.cni_runtime import CniError
 from lab.controller import blackout_ms
 from lab.cutover import Report
@@ -17,7 +18,7 @@ from lab.kubelet import Sandbox, Step, decide, refused_status, running_status
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.tools import LabError
 
-EMPTY = kubevirt.World(
+EMPTY = w.World(
     vms={},
     vmis={},
     migrations={},
@@ -28,7 +29,7 @@ EMPTY = kubevirt.World(
     now=datetime(2026, 1, 1, tzinfo=UTC),
 )
 KEY = ("default", "vm")
-GUEST = kubevirt.GuestView("pod-1", "02:00:00:00:00:01", "10.65.0.2")
+GUEST = w.GuestView("pod-1", "02:00:00:00:00:01", "10.65.0.2")
 REPORT = Report(1, 2, (3,))
 
 
@@ -40,7 +41,7 @@ def vm(**spec: Any) -> LabVM:
 
 
 def vmi(phase: str = "Running", **status: Any) -> LabVMI:
-    body = kubevirt.vmi_body(vm())
+    body = rendering.vmi_body(vm())
     body["metadata"]["uid"] = "vmi-uid"
     body["status"] = {"phase": phase}
     if phase == "Running":
@@ -53,8 +54,8 @@ def launcher(
     uid: str, node: str, phase: str = "Running", job: LabMigration | None = None, name: str = ""
 ) -> LabPod:
     identity = (job.metadata.uid,) if job else ()
-    name = name or kubevirt.launcher_name("vm", "vmi-uid", *identity)
-    body = kubevirt.launcher_body(vmi(), name, node, job)
+    name = name or rendering.launcher_name("vm", "vmi-uid", *identity)
+    body = rendering.launcher_body(vmi(), name, node, job)
     body["metadata"]["uid"] = uid
     body["status"] = {"phase": phase}
     return LabPod.model_validate(body)
@@ -67,8 +68,8 @@ def job(phase: str = "", node: str = "", uid: str = "job-1", name: str = "job") 
     return LabMigration.model_validate(body)
 
 
-def world(*objects: LabVM | LabVMI | LabMigration | LabPod, **changes: Any) -> kubevirt.World:
-    found: dict[type, dict[kubevirt.Name, Any]] = {
+def world(*objects: LabVM | LabVMI | LabMigration | LabPod, **changes: Any) -> w.World:
+    found: dict[type, dict[w.Name, Any]] = {
         LabVM: {},
         LabVMI: {},
         LabMigration: {},
@@ -86,31 +87,31 @@ def world(*objects: LabVM | LabVMI | LabMigration | LabPod, **changes: Any) -> k
     return replace(base, **changes)
 
 
-def running(*more: LabVMI | LabMigration | LabPod, **changes: Any) -> kubevirt.World:
+def running(*more: LabVMI | LabMigration | LabPod, **changes: Any) -> w.World:
     changes.setdefault("guests", {"vmi-uid": GUEST})
     return world(vm(), vmi(), launcher("pod-1", "node1"), *more, **changes)
 
 
-def phase_set(actions: list[kubevirt.Action]) -> str:
+def phase_set(actions: list[w.Action]) -> str:
     """The phase the migration is given, "" for none."""
     for action in actions:
-        if isinstance(action, kubevirt.Patch) and isinstance(action.object, LabMigration):
+        if isinstance(action, w.Patch) and isinstance(action.object, LabMigration):
             status = action.body.get("status", {})
             if "phase" in status:
                 return str(status["phase"])
     return ""
 
 
-def reason(actions: list[kubevirt.Action]) -> str:
+def reason(actions: list[w.Action]) -> str:
     for action in actions:
-        if isinstance(action, kubevirt.Patch) and isinstance(action.object, LabMigration):
+        if isinstance(action, w.Patch) and isinstance(action.object, LabMigration):
             return str(action.body["status"]["migrationState"]["failureReason"])
     return ""
 
 
 def test_a_vm_that_should_run_gets_an_instance_it_controls() -> None:
     (action,) = kubevirt.plan(world(vm()))
-    assert isinstance(action, kubevirt.CreateVMI)
+    assert isinstance(action, w.CreateVMI)
     (owner,) = action.body["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("VirtualMachine", "vm-uid", True)
     assert kv.ANNOTATION_BRIDGE_MIGRATION in action.body["metadata"]["annotations"]
@@ -119,16 +120,16 @@ def test_a_vm_that_should_run_gets_an_instance_it_controls() -> None:
 def test_a_halted_vm_gets_none_and_loses_its_instance() -> None:
     assert kubevirt.plan(world(vm(runStrategy="Halted"))) == []
     actions = kubevirt.plan(world(vm(runStrategy="Halted"), vmi(), launcher("pod-1", "node1")))
-    assert any(isinstance(action, kubevirt.Remove) for action in actions)
+    assert any(isinstance(action, w.Remove) for action in actions)
 
 
 def test_a_failed_instance_is_replaced() -> None:
-    assert kubevirt.plan(world(vm(), vmi("Failed"))) == [kubevirt.Remove(vmi("Failed"))]
+    assert kubevirt.plan(world(vm(), vmi("Failed"))) == [w.Remove(vmi("Failed"))]
 
 
 def test_an_instance_gets_its_launcher_on_the_preferred_node() -> None:
     actions = kubevirt.plan(world(vm(), vmi("")))
-    (body,) = [action.body for action in actions if isinstance(action, kubevirt.CreatePod)]
+    (body,) = [action.body for action in actions if isinstance(action, w.CreatePod)]
     assert body["spec"]["nodeName"] == "node2"
     labels = body["metadata"]["labels"]
     assert labels["kubevirt.io"] == "virt-launcher"
@@ -148,11 +149,11 @@ def test_guest_starts_when_the_launcher_runs_and_then_the_status_says_where() ->
     waiting = world(vm(), vmi("Scheduling"), launcher("pod-1", "node2", "Pending"))
     assert kubevirt.plan(waiting) == []
     assert kubevirt.plan(world(vm(), vmi("Scheduling"), here)) == [
-        kubevirt.StartGuest(vmi("Scheduling"), here)
+        w.StartGuest(vmi("Scheduling"), here)
     ]
     actions = kubevirt.plan(world(vm(), vmi("Scheduling"), here, guests={"vmi-uid": GUEST}))
     last = actions[-1]
-    assert isinstance(last, kubevirt.Patch)
+    assert isinstance(last, w.Patch)
     status = last.body["status"]
     assert (status["phase"], status["nodeName"]) == ("Running", "node2")
     assert status["activePods"] == {"pod-1": "node2"}
@@ -166,14 +167,14 @@ def test_a_settled_world_wants_nothing() -> None:
 @pytest.mark.parametrize("pods", [(), (launcher("pod-1", "node1", "Failed"),)])
 def test_an_instance_without_its_launcher_has_failed(pods: tuple[LabPod, ...]) -> None:
     actions = kubevirt.plan(world(vm(), vmi(), *pods, guests={"vmi-uid": GUEST}))
-    assert kubevirt.Patch(vmi(), {"status": {"phase": "Failed"}}, status=True) in actions
+    assert w.Patch(vmi(), {"status": {"phase": "Failed"}}, status=True) in actions
 
 
 def test_a_migration_walks_through_its_phases() -> None:
     assert phase_set(kubevirt.plan(running(job()))) == "Pending"
 
     actions = kubevirt.plan(running(job("Pending")))
-    (body,) = [action.body for action in actions if isinstance(action, kubevirt.CreatePod)]
+    (body,) = [action.body for action in actions if isinstance(action, w.CreatePod)]
     assert body["spec"]["nodeName"] == "node2"
     assert body["metadata"]["labels"]["kubevirt.io/migrationJobUID"] == "job-1"
     assert body["metadata"]["annotations"]["kubevirt.io/migrationJobName"] == "job"
@@ -190,16 +191,14 @@ def test_a_migration_walks_through_its_phases() -> None:
     state = next(
         action.body["status"]["migrationState"]
         for action in actions
-        if isinstance(action, kubevirt.Patch)
-        and isinstance(action.object, LabVMI)
-        and action.status
+        if isinstance(action, w.Patch) and isinstance(action.object, LabVMI) and action.status
     )
     assert (state["sourceNode"], state["targetNode"]) == ("node1", "node2")
     assert state["targetPod"] == target.metadata.name
     assert state["completed"] is None
 
     assert kubevirt.plan(running(job("PreparingTarget"), target)) == [
-        kubevirt.PrepareTarget(vmi(), target)
+        w.PrepareTarget(vmi(), target)
     ]
     plumbed = {"vmi-uid": replace(GUEST, targets=frozenset({"pod-2"}))}
     ready = running(job("PreparingTarget"), target, guests=plumbed)
@@ -208,7 +207,7 @@ def test_a_migration_walks_through_its_phases() -> None:
         phase_set(kubevirt.plan(running(job("TargetReady"), target, guests=plumbed))) == "Running"
     )
     assert kubevirt.plan(running(job("Running"), target, guests=plumbed)) == [
-        kubevirt.CutOver(vmi(), job("Running"), target)
+        w.CutOver(vmi(), job("Running"), target)
     ]
 
     moved = {"vmi-uid": replace(plumbed["vmi-uid"], moved={"job-1": REPORT})}
@@ -217,9 +216,7 @@ def test_a_migration_walks_through_its_phases() -> None:
     flipped = [
         action.body["status"]
         for action in actions
-        if isinstance(action, kubevirt.Patch)
-        and isinstance(action.object, LabVMI)
-        and action.status
+        if isinstance(action, w.Patch) and isinstance(action.object, LabVMI) and action.status
     ]
     assert flipped[-1]["nodeName"] == "node2"
     assert flipped[-1]["migrationState"]["completed"] is True
@@ -235,17 +232,15 @@ def test_afterwards_the_source_is_finished_and_forgotten() -> None:
     source = launcher("pod-1", "node1")
     done = job("Succeeded")
     actions = kubevirt.plan(world(vm(), after, source, target, done, guests=moved))
-    assert actions == [kubevirt.Patch(source, {"status": {"phase": "Succeeded"}}, status=True)]
+    assert actions == [w.Patch(source, {"status": {"phase": "Succeeded"}}, status=True)]
     source = launcher("pod-1", "node1", "Succeeded")
     actions = kubevirt.plan(world(vm(), after, source, target, done, guests=moved))
-    assert actions == [
-        kubevirt.Patch(after, {"status": {"activePods": {"pod-1": None}}}, status=True)
-    ]
+    assert actions == [w.Patch(after, {"status": {"activePods": {"pod-1": None}}}, status=True)]
 
 
 def test_a_wished_node_is_obeyed_and_an_impossible_one_refused() -> None:
     actions = kubevirt.plan(running(job("Pending", node="node3")))
-    (body,) = [action.body for action in actions if isinstance(action, kubevirt.CreatePod)]
+    (body,) = [action.body for action in actions if isinstance(action, w.CreatePod)]
     assert body["spec"]["nodeName"] == "node3"
     assert "no node but node1 fits" in reason(kubevirt.plan(running(job("Pending", node="node1"))))
 
@@ -256,7 +251,7 @@ def test_a_second_job_for_the_same_vm_is_refused() -> None:
     failing = [
         action
         for action in kubevirt.plan(busy)
-        if isinstance(action, kubevirt.Patch) and action.object.metadata.uid == "job-1"
+        if isinstance(action, w.Patch) and action.object.metadata.uid == "job-1"
     ]
     assert "in-flight migration detected" in str(failing[0].body)
 
@@ -281,8 +276,8 @@ def test_a_migration_without_its_vm_or_target_fails() -> None:
 
 def test_the_target_of_a_dead_job_is_removed() -> None:
     target = launcher("pod-2", "node2", job=job())
-    assert kubevirt.plan(running(job("Failed"), target)) == [kubevirt.Remove(target)]
-    assert kubevirt.plan(running(target)) == [kubevirt.Remove(target)]
+    assert kubevirt.plan(running(job("Failed"), target)) == [w.Remove(target)]
+    assert kubevirt.plan(running(target)) == [w.Remove(target)]
 
 
 def test_a_pod_of_another_instance_is_nobodys_launcher() -> None:
@@ -304,8 +299,8 @@ def test_a_deleted_instance_goes_after_its_guest_and_pods() -> None:
     gone = deleting(vmi())
     pod = launcher("pod-1", "node1")
     actions = kubevirt.plan(world(gone, pod, guests={"vmi-uid": GUEST}))
-    assert actions == [kubevirt.StopGuest("vmi-uid"), kubevirt.Remove(pod)]
-    assert kubevirt.plan(world(gone)) == [kubevirt.Patch(gone, {"metadata": {"finalizers": None}})]
+    assert actions == [w.StopGuest("vmi-uid"), w.Remove(pod)]
+    assert kubevirt.plan(world(gone)) == [w.Patch(gone, {"metadata": {"finalizers": None}})]
 
 
 @pytest.mark.parametrize(("text", "value"), [("", 50.0), ("10", 10.0), ("0", 0.0)])
@@ -317,6 +312,15 @@ def test_blackout_annotation(text: str, value: float) -> None:
 def test_a_blackout_that_is_no_number_is_an_error() -> None:
     with pytest.raises(LabError, match="is no number"):
         blackout_ms({names.ANNOTATION_BLACKOUT: "soon"})
+
+
+def test_pods_without_a_node_are_spread() -> None:
+    def pod(name: str, node: str) -> LabPod:
+        return LabPod.model_validate(seed.pod_body(name, "default", node))
+
+    actions = kubevirt.plan(world(pod("a", "node1"), pod("b", ""), pod("c", "")))
+    nodes = [action.body["spec"]["nodeName"] for action in actions if isinstance(action, w.Patch)]
+    assert nodes == ["node2", "node3"]
 
 
 READY = Sandbox("default", "p", "u", "c", "tlab-pod-p-u", ("10.65.0.2",))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lab.processes import Ledger, Recorded, is_same, start_time
-from lab.state import LabRecord, StateDir, lab_lock
+from lab.state import LabRecord, StateDir, active_root, lab_lock
+from lab.teardown import tear_down
 from lab.tools import LabError, run
 from lab.workqueue import WorkQueue
 
@@ -34,12 +35,28 @@ def test_ledger_names_the_living(tmp_path: Path) -> None:
     assert [one.name for one in ledger.alive()] == ["agent of node1"]
 
 
-def test_record_is_read_back_and_absence_says_what_to_do(tmp_path: Path) -> None:
+def test_record_is_read_back_and_absence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lab.state.ACTIVE", tmp_path / "active")
     state = StateDir(tmp_path / "lab")
+    assert active_root() is None
     with pytest.raises(LabError, match="start one with `lab up`"):
         state.read()
     state.write(LabRecord(3, "8s", ("/x",)))
     assert state.read() == LabRecord(3, "8s", ("/x",))
+    assert active_root() == state.root
+
+
+def test_a_lab_in_another_place_is_not_torn_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("lab.state", "lab.teardown"):
+        monkeypatch.setattr(f"{module}.ACTIVE", tmp_path / "active")
+    StateDir(tmp_path / "theirs").write(LabRecord(3, "8s"))
+    with pytest.raises(LabError, match=r"the lab that is up is in .*/theirs: use --state-dir"):
+        tear_down(StateDir(tmp_path / "ours"))
+    assert (tmp_path / "theirs" / "lab.json").exists()
 
 
 def test_one_lab_command_at_a_time(tmp_path: Path) -> None:
