@@ -24,12 +24,15 @@ REFUSED_DELAY = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """An endpoint that must be active owner of its VM's addresses. `episode` is its machine's."""
+    """An endpoint that must be active owner of its VM's addresses.
+
+    `episode` is its machine's, for the log: a claim that goes on through several is one claim.
+    """
 
     endpoint: EndpointId
     handle_id: str
     owner: Owner
-    episode: int
+    episode: int = field(compare=False)
 
 
 @dataclass(slots=True)

@@ -55,12 +55,14 @@ from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, SURVEY, Outlets
 from felix_shim.roster import Local
 from felix_shim.routes import desired_routes
 from felix_shim.state import Memory
-from felix_shim.timers import Backoff, Convergence, Resync, Retry, Timers
+from felix_shim.timers import Backoff, Convergence, Grace, Resync, Retry, Timers
 from felix_shim.world import LISTEN, OWNERS, RAISES, World
 from libtortie.linux.port import IPNetwork, Route
 
 SLICE_SECONDS = 0.002
 RESYNC_SECONDS = 30.0
+GRACE_SECONDS = 10.0
+"""How long a route on a workload interface may be there before its endpoint is."""
 ROUTES = "routes"
 
 
@@ -99,6 +101,7 @@ class Reconciler:
         self._backoff = Backoff()
         self._memory: Memory | None = None
         self._failed_routes: set[IPNetwork] = set()
+        self._strangers: set[IPNetwork] = set()
         self._signs_dropped = 0
         self._timers.add(rim.clocks.monotonic() + RESYNC_SECONDS, Resync())
         self._world.due.chores.add(SURVEY)
@@ -193,7 +196,8 @@ class Reconciler:
         if not self._begun():
             return bool(self._early_chore())
         due = self._world.due
-        return bool(due.newcomers or due.endpoints or due.destinations or due.chores)
+        work = due.newcomers or due.strangers or due.endpoints or due.destinations or due.chores
+        return bool(work)
 
     # -- the cut-over path -------------------------------------------------------------------------
 
@@ -249,6 +253,8 @@ class Reconciler:
             self._chores.do(self._early_chore())
         elif due.newcomers:
             self._begin(due.newcomers.pop())
+        elif due.strangers:
+            self._tolerate(due.strangers.pop())
         elif due.endpoints:
             self._settle(due.endpoints.pop())
         elif chore := next((one for one in BEFORE_ROUTES if one in due.chores), ""):
@@ -341,6 +347,12 @@ class Reconciler:
                     self._log.warning("migration_warning", endpoint=local.id, reason=text)
                 case _:
                     due.chores |= {LISTEN, OWNERS}
+
+    def _tolerate(self, dst: IPNetwork) -> None:
+        """Look at a route that no endpoint wants again when its time of grace is over."""
+        if dst not in self._strangers and self._routes.actual(dst):
+            self._strangers.add(dst)
+            self._timers.add(self._clocks.monotonic() + GRACE_SECONDS, Grace(dst))
 
     def _compare(self, dst: IPNetwork) -> None:
         """Make the routes to one address what they shall be."""
@@ -438,6 +450,9 @@ class Reconciler:
                     local = self._world.roster.get(endpoint)
                     if local is not None and local.machine.episode == episode:
                         self._world.due.endpoints.add(endpoint)
+                case Grace(dst):
+                    self._strangers.discard(dst)
+                    self._world.due.destinations.add(dst)
                 case Retry(work) if work == ROUTES:
                     self._world.due.destinations |= self._failed_routes
                 case Retry(work):

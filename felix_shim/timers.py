@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from felix_shim.model import EndpointId
+from libtortie.linux.port import IPNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,18 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Grace:
+    """A route that nobody had asked for has had its time to be claimed by an endpoint."""
+
+    dst: IPNetwork
+
+
+@dataclass(frozen=True, slots=True)
 class Resync:
     """Compare everything with the outside again."""
 
 
-Entry = Convergence | Retry | Resync
+Entry = Convergence | Retry | Grace | Resync
 
 
 @dataclass(slots=True)

@@ -44,9 +44,14 @@ LISTEN, OWNERS, RAISES, NUDGE = "listen", "owners", "raises", "nudge"
 
 @dataclass(slots=True)
 class Due:
-    """Work to do: endpoints to settle or to begin, addresses whose routes to compare, chores."""
+    """Work to do: endpoints to settle or to begin, addresses whose routes to compare, chores.
+
+    `strangers` are addresses whose route appeared although no endpoint has them: a CNI ADD
+    writes the route just before the endpoint, so they are to be looked at again later.
+    """
 
     newcomers: set[EndpointId] = field(default_factory=set)
+    strangers: set[IPNetwork] = field(default_factory=set)
     endpoints: set[EndpointId] = field(default_factory=set)
     destinations: set[IPNetwork] = field(default_factory=set)
     chores: set[str] = field(default_factory=set)
@@ -214,7 +219,8 @@ class World:
     def everything(self) -> None:
         """Compare all endpoints, addresses and routes again."""
         self.due.endpoints |= {local.id for local in self.roster} - self.due.newcomers
-        self.due.destinations |= self.routes.destinations()
+        for dst in self.routes.destinations():
+            self._route_changed(dst)
         for local in self.roster:
             self._destinations(local)
 
@@ -269,8 +275,8 @@ class World:
             self._link_up(name)
         for name in self.links_up - up:
             self._link_down(name)
-        changed = self.routes.survey(routes, began)
-        self.due.destinations |= changed
+        for dst in self.routes.survey(routes, began):
+            self._route_changed(dst)
         self.due.chores |= {NODE, RAISES, POLICY, STATUS}
 
     def _link(self, link: Link) -> None:
@@ -297,9 +303,14 @@ class World:
 
     def _route(self, route: Route, *, present: bool) -> None:
         if self.routes.observe(route, present=present):
-            self.due.destinations.add(route.dst)
-            if self.roster.with_address(route.dst.network_address):
-                self.due.chores.add(RAISES)
+            self._route_changed(route.dst)
+
+    def _route_changed(self, dst: IPNetwork) -> None:
+        if self.roster.with_address(dst.network_address):
+            self.due.destinations.add(dst)
+            self.due.chores.add(RAISES)
+        else:
+            self.due.strangers.add(dst)
 
     # -- other nodes -------------------------------------------------------------------------
 

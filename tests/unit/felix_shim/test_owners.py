@@ -101,10 +101,15 @@ def test_what_is_no_longer_wanted_is_dropped(keeper: OwnerKeeper, store: Store) 
     assert store.calls == []
 
 
-def test_a_new_episode_is_a_new_claim(keeper: OwnerKeeper, store: Store) -> None:
+def test_one_claim_lasts_through_episodes_and_ends_when_it_is_given_up(
+    keeper: OwnerKeeper, store: Store
+) -> None:
     keeper.want(wanted())
     keeper.attempt_due()
     keeper.want(wanted(episode=4))
+    assert keeper.attempt_due() == 0
+    keeper.want({})
+    keeper.want(wanted(episode=6))
     assert keeper.attempt_due() == 1
 
 

@@ -82,6 +82,8 @@ def test_nothing_is_touched_before_the_first_list(bench: Bench) -> None:
     assert bench.rules == []
     assert bench.metrics("old") == [1024]
     bench.tell(Listed(ENDPOINTS, ()))
+    assert bench.rules
+    bench.advance(11)
     assert bench.metrics("old") == []
 
 
@@ -126,7 +128,23 @@ def test_a_stray_route_on_a_workload_interface_goes(bench: Bench) -> None:
     )
     bench.kernel.ensure_route(stray)
     bench.settle()
+    bench.advance(9)
+    assert bench.metrics("web", "10.65.0.9") == [77]
+    bench.advance(2)
     assert bench.metrics("web", "10.65.0.9") == []
+
+
+def test_the_route_of_an_add_is_left_alone_until_its_endpoint_is_there(bench: Bench) -> None:
+    bench.start()
+    bench.add_veth("web")
+    early = Route(ip_network(ADDRESS), 1024, ifname=host_ifname(NAMESPACE, "web"), link_scope=True)
+    bench.kernel.ensure_route(early)
+    bench.settle()
+    bench.kernel.namespaces.changes.clear()
+    bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
+    bench.advance(60)
+    assert [one for one in bench.kernel.namespaces.changes if "route" in one[0]] == []
+    assert bench.metrics("web") == [1024]
 
 
 def test_routes_that_went_silently_with_the_link_are_back_when_it_is(bench: Bench) -> None:
