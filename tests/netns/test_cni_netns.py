@@ -335,6 +335,7 @@ class Runtime:
 def test_the_fallback_serves_while_no_agent_does(node: RealNode, tmp_path: Path) -> None:
     runtime = Runtime(node, tmp_path)
     node.make("c1")
+    assert "1.1.0" in runtime.call("VERSION", "c1")[1]["supportedVersions"]
     status, body = runtime.call("ADD", "c1")
     assert (status, body["code"]) == (1, 11), "no packet filter, no pod"
     assert "tortie-node" in body["msg"]
