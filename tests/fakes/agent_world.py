@@ -225,6 +225,7 @@ class Bench:
         self.saved = saved
         self.rules: list[PolicySet] = []
         self.status: dict[str, str] = {}
+        self.status_writes = 0
         self.bird: list[BirdInput] = []
         self.watched: Mapping[EndpointId, Watched] = {}
         self.owned: Mapping[EndpointId, Ownership] = {}
@@ -268,6 +269,7 @@ class Bench:
 
     def _write_status(self, bodies: Mapping[str, str]) -> None:
         self.status = dict(bodies)
+        self.status_writes += 1
 
     def _save(self, memory: Memory) -> None:
         if self.disk_broken:

@@ -576,3 +576,30 @@ def test_a_saved_state_is_not_given_to_another_sandbox() -> None:
     record = endpoint_record("tgt", migration="m1", container="another")
     fresh.listed(record)
     assert fresh.log.of("migration_begun")[0]["remembered"] is False
+
+
+def test_a_restart_leaves_status_files_alone_until_its_rules_are_in() -> None:
+    bench = target_bench().restarted()
+    bench.nft_broken = True
+    bench.listed(endpoint_record("tgt", migration="m1"))
+    assert bench.status_writes == 0
+    bench.nft_broken = False
+    bench.advance(0.2)
+    assert bench.status
+
+
+def test_a_vm_that_came_back_is_claimed_without_its_old_migration() -> None:
+    """Its first promotion named m1; that word no longer holds once the VM was elsewhere."""
+    bench = target_bench()
+    bench.sign("tgt")
+    succeed(bench)
+    bench.seen(migration("m2", source="tgt", target="next"))
+    bench.raised("172.31.1.4")
+    assert bench.state("tgt") is State.DEPARTED
+    assert bench.owned == {}
+    bench.raised("")
+    bench.seen(migration("m2", "Failed", source="tgt", target="next"), instance(NODE))
+    assert bench.metrics("tgt") == [1024]
+    for node in (bench, again(bench)):
+        (wanted,) = node.owned.values()
+        assert "vmim-uid" not in wanted.owner
