@@ -99,6 +99,7 @@ class World:
             # the CNI plugin attaches a target only after it has read the migration
             self.agents[node].seen_migrations = len(self.log_migrations) - 1
             self._run(pod)
+            self.look(node)  # an agent looks at once for an address that is new to it
 
     def switch(self) -> None:
         """The VM resumes on the target. Whether anybody hears it is another action."""

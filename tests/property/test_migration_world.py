@@ -16,7 +16,31 @@ EXAMPLES = 20_000 if os.environ.get("TORTIE_SOAK") else 600
 NORMAL = Priorities().normal
 
 Action = tuple[str, Callable[[World, int, int], None]]
+
+
+def migrate(world: World, node: int, heard: int) -> None:
+    """A whole migration, with the VM heard at once, after the end, or never."""
+    world.start_migration(node)
+    world.switch()
+    if heard == 0:
+        world.speak()
+    world.finish()
+    if heard == 1:
+        world.speak()
+
+
+def inform(world: World, node: int, how: int) -> None:
+    """One node hears all news, in this order or that."""
+    if how % 2:
+        world.look(node)
+    world.watch_migrations(node, 1000)
+    world.watch_places(node, 1000)
+    world.look(node)
+
+
 ACTIONS: tuple[Action, ...] = (
+    ("migrate", lambda world, a, b: migrate(world, a % NODES, b % 3)),
+    ("inform", lambda world, a, b: inform(world, a % NODES, b)),
     ("start", lambda world, a, b: world.start_migration(a % NODES)),
     ("switch", lambda world, a, b: world.switch()),
     ("speak", lambda world, a, b: world.speak()),
@@ -90,6 +114,44 @@ def test_a_heard_vm_is_reachable_at_once_however_late_the_api_is(
     for count, name in enumerate(order):
         BY_NAME[name](world, count % 2, 1)
         assert world.pods["pod1"].kernel is not None
+
+
+def test_a_node_that_slept_through_the_vms_departure_lets_go() -> None:
+    """Raised, then asleep while the VM is moved on and everybody else is done with it."""
+    world = World(NODES)
+    migrate(world, 1, heard=0)
+    world.sleep(1)
+    migrate(world, 2, heard=0)
+    inform(world, 2, 0)
+    world.advance(61.0)
+    assert world.routes()[world.vm_pod] == NORMAL
+    world.wake(1)
+    world.calm_down()
+    judge(world)
+
+
+def test_a_raise_seen_while_the_api_lags_is_not_answered_with_an_older_truth() -> None:
+    """B is done with A's migration; the VM is moved on to C and heard there; B's API lags."""
+    world = World(NODES)
+    migrate(world, 1, heard=0)
+    world.calm_down()
+    migrate(world, 2, heard=0)
+    for _ in range(3):
+        world.look(1)
+        world.look(2)
+        assert world.routes()[world.vm_pod] == Priorities().elevated
+        assert "pod1" not in world.routes()
+    world.calm_down()
+    judge(world)
+
+
+def test_a_raise_that_was_not_saved_is_found_in_the_kernel() -> None:
+    world = World(NODES)
+    world.start_migration(1)
+    world.switch()
+    world.crash_after_raise(1)
+    world.wake(1)
+    assert world.routes()[world.vm_pod] == Priorities().elevated
 
 
 def test_back_and_forth_with_every_sign_heard() -> None:

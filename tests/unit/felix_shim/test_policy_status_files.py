@@ -1,0 +1,62 @@
+"""Endpoint-status files: whole or absent."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from felix_shim.drivers.status_files import StatusFiles
+from libtortie.errors import KernelError
+
+NAME = "k8s default%2Fweb-0 eth0"
+
+
+def test_written_once_and_rewritten_when_different(tmp_path: Path) -> None:
+    files = StatusFiles(tmp_path / "endpoint-status")
+    files.apply({NAME: "one"}, in_sync=False)
+    path = tmp_path / "endpoint-status" / NAME
+    assert path.read_text() == "one"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    before = path.stat().st_ino
+    files.apply({NAME: "one"}, in_sync=True)
+    assert path.stat().st_ino == before, "unchanged content is not touched"
+    files.apply({NAME: "two"}, in_sync=True)
+    assert path.read_text() == "two"
+    assert path.stat().st_ino != before, "replaced whole, never overwritten in place"
+    assert [entry.name for entry in path.parent.iterdir()] == [NAME]
+
+
+def test_strays_go_only_in_sync(tmp_path: Path) -> None:
+    files = StatusFiles(tmp_path)
+    for name in ("k8s gone eth0", ".new-77"):
+        (tmp_path / name).write_text("old")
+    files.apply({NAME: "x"}, in_sync=False)
+    assert (tmp_path / "k8s gone eth0").exists()
+    files.apply({NAME: "x"}, in_sync=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+
+
+def test_removal_of_nothing_is_success(tmp_path: Path) -> None:
+    files = StatusFiles(tmp_path)
+    files.apply({NAME: "x"}, in_sync=False)
+    files.remove(NAME)
+    files.remove(NAME)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b"])
+def test_a_name_that_is_none_is_refused_and_the_others_are_written(
+    tmp_path: Path, name: str
+) -> None:
+    files = StatusFiles(tmp_path)
+    with pytest.raises(KernelError, match="1 failed"):
+        files.apply({name: "x", NAME: "y"}, in_sync=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_directory_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernelError):
+        StatusFiles(tmp_path / "file" / "x").apply({NAME: "y"}, in_sync=True)
