@@ -77,15 +77,22 @@ class Guests:
         self._remove(hypervisor, netns)
         plumbing.make_guest(hypervisor, netns, interface)
         plumbing.lay_cable(hypervisor, cable, pod_ns, interface.mtu)
-        spawn(
-            self._state.ledger,
-            f"guest {vmi.metadata.name}",
-            in_netns(netns, [sys.executable, "-m", "lab.guest"]),
-            log=self._state.logs / f"guest-{vmi.metadata.name}.log",
-        )
+        self._boot(vmi.metadata.name, uid, netns)
         plumbing.set_port(hypervisor, cable, PortState.FORWARDING)
         self._guests[uid] = Guest(uid, hypervisor, netns, pod.metadata.uid, interface)
         self._log(f"vmi {vmi.metadata.name}: guest started in {pod.metadata.name}")
+
+    def _boot(self, name: str, uid: str, netns: str) -> None:
+        """Start the guest's servers and wait until they listen."""
+        log = self._state.logs / f"guest-{name}-{uid[:8]}.log"
+        log.unlink(missing_ok=True)
+        command = in_netns(netns, [sys.executable, "-m", "lab.guest"])
+        child = spawn(self._state.ledger, f"guest {name}", command, log=log)
+        end = time.monotonic() + READY_DEADLINE_S
+        while b"ready" not in log.read_bytes():
+            if child.poll() is not None or time.monotonic() > end:
+                raise LabError(f"the guest of {name} does not come up; see {log}")
+            time.sleep(0.01)
 
     def prepare_target(self, vmi: LabVMI, pod: LabPod) -> None:
         """Make a target pod ready to receive the guest. Raises `LabError`."""

@@ -90,6 +90,8 @@ def _plan_phase(migration: LabMigration, vmi: LabVMI, world: World) -> Iterator[
             yield _fail(migration, f"no node but {vmi.status.node_name} fits {selector or 'it'}")
         return
     if pod is None or pod.finished or pod.metadata.deleting:
+        if vmi.status.migration_state.migration_uid == uid:
+            yield _state(vmi, _failed(world))
         yield _fail(migration, f"target pod {name} is gone")
     elif phase == "Scheduling" and pod.status.phase == "Running":
         yield _phase(migration, "Scheduled")
@@ -140,8 +142,8 @@ def _plan_handed_off(
     if guest is None:
         yield _fail(migration, "the guest is gone")
     elif uid in guest.failed:
+        yield _state(vmi, _failed(world))
         yield _fail(migration, guest.failed[uid])
-        yield _state(vmi, {"failed": True, "completed": True, "endTimestamp": _stamp(world)})
     elif phase == "PreparingTarget":
         if pod.metadata.uid not in guest.targets:
             yield PrepareTarget(vmi, pod)
@@ -194,6 +196,10 @@ def _complete(
 
 def _state(vmi: LabVMI, fields: dict[str, Any]) -> Patch:
     return Patch(vmi, {"status": {"migrationState": fields}}, status=True)
+
+
+def _failed(world: World) -> dict[str, Any]:
+    return {"failed": True, "completed": True, "endTimestamp": _stamp(world)}
 
 
 def _phase(migration: LabMigration, phase: str) -> Patch:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,18 @@ from lab import control, names, seed
 from lab.cluster import start_agent, until
 from lab.cni_runtime import load_network
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
-from lab.objects import LabPod, LabVM, LabVMI
+from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.processes import lab_namespaces
 from lab.remains import remains
 from lab.report import checks_of, row_of
 from lab.state import StateDir
 from lab.teardown import leftovers
 from lab.topology import Topology, plan_topology
+from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.kube.objects import Namespace
+from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.names import host_ifname
+from libtortie.model.resources import parse_resource
 
 pytestmark = pytest.mark.root
 
@@ -98,6 +102,7 @@ def test_ordinary_pods_reach_each_other_across_nodes(lab: Lab, client: str) -> N
     address = control.get(LabPod, "web").status.pod_ip
     await_echo(address, client)
     await_echo(address, names.netns(names.EXT))
+    assert _routes_to(lab, address)
     lab.cli("pod", "delete", "web")
     until(lambda: not _routes_to(lab, address), f"routes to {address} are left", 10)
 
@@ -190,6 +195,55 @@ def test_a_pod_without_a_node_is_scheduled(lab: Lab) -> None:
 def test_migrate_command_names_the_new_node(lab: Lab, vm: str) -> None:
     assert f"{vm} runs on node3" in lab.cli("migrate", vm, "--to", "node3", "--blackout", "10")
     assert control.get(LabVMI, vm).status.node_name == "node3"
+
+
+def test_without_address_persistence_the_target_is_refused_and_the_vm_stays(
+    lab: Lab, client: str, vm: str
+) -> None:
+    with _persistence(lab, "Disabled"):
+        job = control.create_migration(vm, "node2")
+        until(lambda: bool(_target_words(job)), "the target was not refused", 20)
+        assert "not allowed when KubeVirtVMAddressPersistence is disabled" in _target_words(job)
+        assert control.get(LabMigration, job.metadata.name).status.phase == "Scheduling"
+        control.delete(LabMigration, job.metadata.name)
+        until(lambda: not _targets(job), "the target pod is left", 20)
+    vmi = control.get(LabVMI, vm)
+    assert vmi.status.node_name == "node1"
+    await_echo(guest_ip(vmi), client)
+    lab.cli("migrate", vm, "--to", "node2")
+    await_echo(guest_ip(vmi), client)
+
+
+@contextmanager
+def _persistence(lab: Lab, value: str) -> Iterator[None]:
+    """Set the toggle as a user's resource, and take it away again."""
+    key = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
+    body = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": "IPAMConfiguration",
+        "metadata": {"name": "default"},
+        "spec": {"kubeVirtVMAddressPersistence": value},
+    }
+    config = DatastoreConfig(type="sqlite", sqlite_path=lab.state.database, node="", shared=True)
+    store = open_datastore(config)
+    try:
+        store.create(key, parse_resource(Kind.IPAM_CONFIGURATION, body))
+        yield
+        store.delete(key)
+    finally:
+        store.close()
+
+
+def _targets(job: LabMigration) -> list[LabPod]:
+    return [
+        pod
+        for pod in control.listing(LabPod)
+        if pod.metadata.labels.get("kubevirt.io/migrationJobUID") == job.metadata.uid
+    ]
+
+
+def _target_words(job: LabMigration) -> str:
+    return next((pod.status.message for pod in _targets(job)), "")
 
 
 def test_vm_without_the_annotation_is_not_migrated(lab: Lab, vm: str) -> None:

@@ -274,6 +274,16 @@ def test_a_migration_without_its_vm_or_target_fails() -> None:
     assert "is gone" in reason(kubevirt.plan(running(job("Running"))))
 
 
+def test_a_failure_after_the_hand_off_is_told_to_the_instance() -> None:
+    handed = vmi(migrationState={"migrationUid": "job-1"})
+    actions = kubevirt.plan(
+        world(vm(), handed, launcher("pod-1", "node1"), job("Running"), guests={"vmi-uid": GUEST})
+    )
+    told = [a for a in actions if isinstance(a, w.Patch) and isinstance(a.object, LabVMI)]
+    assert told[0].body["status"]["migrationState"]["failed"] is True
+    assert phase_set(actions) == "Failed"
+
+
 def test_the_target_of_a_dead_job_is_removed() -> None:
     target = launcher("pod-2", "node2", job=job())
     assert kubevirt.plan(running(job("Failed"), target)) == [w.Remove(target)]

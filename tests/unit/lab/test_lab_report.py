@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lab.bench import rows_of
 from lab.clock import NS_PER_MS as MS
 from lab.clock import NS_PER_S
 from lab.cutover import Report
@@ -169,3 +170,16 @@ def test_the_demo_is_not_fine_unless_everything_was_checked() -> None:
     report = demo.to_json()
     assert report["ok"] is False
     assert report["migrations"][0]["network_downtime_ms"] == 5
+
+
+def test_bench_rows_say_whether_the_target_was_met() -> None:
+    p50, worst = rows_of([2.0, 4.0, 30.0], [800.0, 900.0, 1000.0])
+    assert (p50.ours, p50.peer, p50.ratio, p50.met) == (4.0, 900.0, 225.0, True)
+    assert (worst.ours, worst.target, worst.met) == (30.0, 50.0, True)
+    p50, worst = rows_of([21.0, 51.0], [60.0, 60.0])
+    assert not p50.met
+    assert not worst.met
+
+
+def test_no_downtime_at_all_has_no_ratio() -> None:
+    assert rows_of([0.0], [900.0])[0].ratio == 0
