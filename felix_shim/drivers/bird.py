@@ -32,6 +32,7 @@ from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
 from libtortie.model.ipam import IPAddress
 
 _GREETING = 1
+_RECOVERY = 24
 _RECONFIGURED = frozenset({3, 4, 18})  # done, in progress, confirmed
 _DIGEST = "tortie_digest"
 _CHUNK = 100  # addresses in one command; BIRD reads lines of at most 4 KiB
@@ -87,6 +88,10 @@ class Bird:
     def sessions(self) -> tuple[Session, ...]:
         """All protocols, as `show protocols` lists them."""
         return parse_protocols(self._ask("show protocols"))
+
+    def recovering(self) -> bool:
+        """Whether a graceful restart is under way: its peers would not forgive another now."""
+        return any(code == _RECOVERY for code, _ in self._ask("show status").lines)
 
     def elevated_elsewhere(self, addresses: Collection[IPAddress]) -> dict[IPAddress, str]:
         """Which of the addresses another node announces raised.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,11 +131,17 @@ def test_a_node_that_slept_through_the_vms_departure_lets_go() -> None:
     judge(world)
 
 
-def test_a_raise_seen_while_the_api_lags_is_not_answered_with_an_older_truth() -> None:
-    """B is done with A's migration; the VM is moved on to C and heard there; B's API lags."""
+@pytest.mark.parametrize("converged", [True, False])
+@pytest.mark.parametrize("heard", [0, 2])
+def test_a_raise_seen_while_the_api_lags_is_not_answered_with_an_older_truth(
+    converged: bool, heard: int
+) -> None:
+    """B knows that A's migration is over; the VM is moved on to C and heard there; B's API lags."""
     world = World(NODES)
-    migrate(world, 1, heard=0)
-    world.calm_down()
+    migrate(world, 1, heard=heard)
+    inform(world, 1, 0)
+    if converged:
+        world.calm_down()
     migrate(world, 2, heard=0)
     for _ in range(3):
         world.look(1)

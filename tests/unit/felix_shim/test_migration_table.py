@@ -206,6 +206,14 @@ def test_the_api_cannot_raise_us_against_a_newer_raise_but_the_vm_can() -> None:
     assert settle(live, stale, 1.0, TIMING)[0].state is State.TIME_WAIT
 
 
+def test_a_target_whose_vm_was_moved_on_unheard_is_not_raised_by_an_older_truth() -> None:
+    target, _ = settle(Machine(), TARGETING, 0.0, TIMING)
+    stale = Facts(proof=Proof.HERE, raised_elsewhere=1)
+    assert settle(target, stale, 1.0, TIMING)[0].state is State.SUPPRESSED
+    settled = replace(stale, raised_elsewhere=0)
+    assert settle(target, settled, 1.0, TIMING)[0].state is State.TIME_WAIT
+
+
 def test_the_source_waits_for_its_vms_frames_while_another_node_is_raised() -> None:
     """A failed migration whose target raised: Base beside it would be neither seen nor heard."""
     here = Facts(proof=Proof.HERE, raised_elsewhere=1)
