@@ -20,10 +20,11 @@ from lab.cluster import start_agent, until
 from lab.cni_runtime import load_network
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
-from lab.processes import lab_namespaces
+from lab.processes import Recorded, lab_namespaces
 from lab.remains import remains
 from lab.report import checks_of, row_of
 from lab.state import StateDir
+from lab.stream import StreamReport
 from lab.teardown import leftovers
 from lab.topology import Topology, plan_topology
 from libtortie.datastore.open import DatastoreConfig, open_datastore
@@ -132,6 +133,87 @@ def test_vm_keeps_address_and_connection_through_two_migrations(
             assert row.guest_blackout_ms == pytest.approx(50, abs=5)
     finally:
         stream.close()
+
+
+def test_a_vm_that_moves_on_before_the_route_is_back_to_normal_is_as_quick(
+    lab: Lab, client: str, vm: str
+) -> None:
+    address = guest_ip(control.get(LabVMI, vm))
+    stream = start_stream(lab.state, address)
+    try:
+        lab.cli("migrate", vm, "--to", "node2")
+        assert _metrics("node2", address) == [512]
+        observed = measure(
+            lab.state,
+            lab.topology,
+            Wish(vm, "node1", 50.0),
+            client_netns=client,
+            stream=stream,
+            convergence_s=CONVERGENCE_S,
+            tell=print,
+        )
+    finally:
+        stream.close()
+    row = row_of(observed)
+    broken = [check for check in checks_of(row, CONVERGENCE_S) if not check.ok]
+    assert not broken, f"{broken}\n{row}"
+    assert _metrics("node2", address) == []
+
+
+def test_an_agent_killed_after_the_sign_comes_back_into_the_same_state(
+    lab: Lab, client: str, vm: str
+) -> None:
+    address = guest_ip(control.get(LabVMI, vm))
+    stream = start_stream(lab.state, address)
+    try:
+        job = control.create_migration(vm, "node2")
+        until(lambda: _metrics("node2", address) == [512], "the route was not raised", 20)
+        _kill_agent(lab, "node2")
+        start_agent(lab.state, "node2")
+        assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
+        until(lambda: _metrics("node2", address) == [1024], "the route did not revert", 30)
+        until(lambda: _metrics("node1", address) == [], "the source's route is left", 10)
+        outcome = StreamReport(**stream.ask())
+    finally:
+        stream.close()
+    assert outcome.survived, outcome
+    assert outcome.longest_gap_ms < 1000, outcome
+
+
+def test_an_agent_that_sleeps_through_the_sign_moves_the_route_when_it_wakes(
+    lab: Lab, client: str, vm: str
+) -> None:
+    address = guest_ip(control.get(LabVMI, vm))
+    job = control.create_migration(vm, "node2")
+    agent = _agent(lab, "node2")
+    until(lambda: _job_phase(job) in ("TargetReady", "Running"), "the target is not ready", 20)
+    os.kill(agent.pid, signal.SIGKILL)
+    assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
+    assert 512 not in _metrics("node2", address)
+    start_agent(lab.state, "node2")
+    await_echo(address, client)
+    until(lambda: _metrics("node2", address) == [1024], "the route did not settle", 30)
+
+
+def _job_phase(job: LabMigration) -> str:
+    return control.get(LabMigration, job.metadata.name).status.phase
+
+
+def _agent(lab: Lab, node: str) -> Recorded:
+    return next(one for one in lab.state.ledger.alive() if one.name == f"agent of {node}")
+
+
+def _kill_agent(lab: Lab, node: str) -> None:
+    agent = _agent(lab, node)
+    os.kill(agent.pid, signal.SIGKILL)
+    until(lambda: agent not in lab.state.ledger.alive(), "the agent does not die", 5)
+
+
+def _metrics(node: str, address: str) -> list[int]:
+    """Metrics of a node's own routes to a guest, best first."""
+    command = ["ip", "-n", names.netns(node), "-j", "route", "show", f"{address}/32"]
+    routes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout or b"[]")
+    return sorted(route.get("metric", 0) for route in routes if "gateway" not in route)
 
 
 def test_a_guest_that_makes_no_sign_arrives_all_the_same_and_the_report_says_late(
@@ -401,9 +483,7 @@ def test_the_nodes_conflist_is_the_shipped_one_with_the_labs_keys(lab: Lab) -> N
 def test_an_agent_that_is_killed_and_started_again_keeps_the_vm_reachable(
     lab: Lab, client: str, vm: str
 ) -> None:
-    (agent,) = [one for one in lab.state.ledger.alive() if one.name == "agent of node1"]
-    os.kill(agent.pid, signal.SIGKILL)
-    until(lambda: agent not in lab.state.ledger.alive(), "the agent does not die", 5)
+    _kill_agent(lab, "node1")
     address = guest_ip(control.get(LabVMI, vm))
     await_echo(address, client)
     start_agent(lab.state, "node1")
