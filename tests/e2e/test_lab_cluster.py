@@ -160,6 +160,26 @@ def test_a_vm_that_moves_on_before_the_route_is_back_to_normal_is_as_quick(
     assert _metrics("node2", address) == []
 
 
+def test_two_vms_change_places_at_the_same_time(lab: Lab, client: str, vm: str) -> None:
+    lab.cli("vm", "create", "partner", "--node", "node2")
+    try:
+        addresses = {name: guest_ip(control.get(LabVMI, name)) for name in (vm, "partner")}
+        streams = {name: start_stream(lab.state, ip) for name, ip in addresses.items()}
+        jobs = [control.create_migration(vm, "node2"), control.create_migration("partner", "node1")]
+        for job in jobs:
+            assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
+        for name, stream in streams.items():
+            outcome = StreamReport(**stream.ask())
+            stream.close()
+            assert outcome.survived, f"{name}: {outcome}"
+            assert outcome.longest_gap_ms < 500, f"{name}: {outcome}"
+        until(lambda: _metrics("node2", addresses[vm]) == [1024], "no revert on node2", 20)
+        until(lambda: _metrics("node1", addresses["partner"]) == [1024], "no revert on node1", 20)
+        assert _metrics("node1", addresses[vm]) == _metrics("node2", addresses["partner"]) == []
+    finally:
+        lab.cli("vm", "delete", "partner")
+
+
 def test_an_agent_killed_after_the_sign_comes_back_into_the_same_state(
     lab: Lab, client: str, vm: str
 ) -> None:
