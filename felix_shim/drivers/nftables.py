@@ -1,6 +1,6 @@
 """Put the rules into the kernel: one nft transaction per change, old rules kept on any failure.
 
-The first apply replaces our tables whole, which the kernel does in one step: each packet meets
+The first apply replaces our rules whole, which the kernel does in one step: each packet meets
 the old rules or the new ones. Later ones send only the difference. Every commit to nftables, by
 anyone, raises the kernel's generation by one; when it is not where our last commit left it, the
 tables are read and, unless they are as we left them, replaced whole. Other tables are never read.
@@ -16,7 +16,15 @@ import socket
 import struct
 import subprocess
 
-from felix_shim.drivers.nftables_text import TABLE, render, render_delta
+from felix_shim.drivers.nftables_text import (
+    FIRST_TAG,
+    TABLE,
+    free_tag,
+    render,
+    render_anew,
+    render_delta,
+    render_sweep,
+)
 from felix_shim.policy import PolicySet
 from libtortie.errors import KernelError, first_line
 
@@ -38,6 +46,7 @@ class Nftables:
         self._binary = binary
         self._deadline = deadline
         self._applied: PolicySet | None = None
+        self._tag = FIRST_TAG
         self._generation: int | None = None
         self._listing: str | None = None
         self._healthy = False
@@ -55,7 +64,7 @@ class Nftables:
         generation = read_generation()
         if self._applied is None or not self._intact(generation):
             self._replace(desired, generation)
-        elif delta := render_delta(self._applied, desired):
+        elif delta := render_delta(self._applied, desired, self._tag):
             self._change(delta, desired, generation)
         elif self._listing is None and self._generation == generation:
             self._remember_listing(generation)
@@ -88,7 +97,25 @@ class Nftables:
             self._replace(desired, read_generation())
 
     def _replace(self, desired: PolicySet, generation: int) -> None:
-        self._commit(render(desired), desired, generation)
+        """New rules over whatever is there, then, when no packet can be in the old ones any more,
+        the removal of what they used."""
+        present = {family: self._names(family) for family in ("inet", "arp")}
+        tag = free_tag(present)
+        try:
+            self._commit(render(desired, tag), desired, generation)
+        except KernelError:  # base chains of another kind, say
+            present = {}
+            self._commit(render_anew(desired, tag), desired, read_generation())
+        self._tag = tag
+        if sweep := render_sweep(present, desired, tag):
+            self._commit(sweep, desired, read_generation())
+
+    def _names(self, family: str) -> str:
+        """A table's listing without elements; empty when there is no such table."""
+        try:
+            return self._run("-t", "list", "table", family, TABLE)
+        except KernelError:
+            return ""
 
     def _commit(self, text: str, desired: PolicySet, generation: int) -> None:
         """Run one transaction. What the kernel has is unknown until it succeeded."""

@@ -9,7 +9,8 @@ Layout of `table inet tortie`:
 * `input`: workload to node. What the node sends to its own workloads is not policed.
 
 All base chains have policy accept: other people's traffic is none of our business, and a base
-chain is live a moment before its rules are.
+chain is live a moment before its rules are. Sets and maps carry a tag, as in `bindings4-0`: see
+`render`.
 
 `table arp tortie` holds ARP to the same binding, and swallows the node's proxy ARP replies that
 would tell a workload that its own address is taken.
@@ -17,11 +18,16 @@ would tell a workload that its own address is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from itertools import count
 
 from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
 
 TABLE = "tortie"
+FIRST_TAG = "-0"
+_RAW = -300
+_OBJECT = re.compile(r"^\t(set|map|chain) (\S+) \{", re.MULTILINE)
 # Neighbour discovery and multicast listener reports that a workload may send from a link-local
 # or unspecified address: RS, NS, NA, MLD report and done, MLDv2 report.
 _LINK_LOCAL_ICMPV6 = "{ 131, 132, 133, 135, 136, 143 }"
@@ -42,27 +48,70 @@ _SETS = {
 }
 
 
-def render(desired: PolicySet) -> str:
-    """Both tables whole, as one transaction that replaces whatever was there before."""
-    return "\n".join(
-        [
-            *(f"add table {family} {TABLE}" for family in _SETS),
-            *(f"delete table {family} {TABLE}" for family in _SETS),
-            _inet_table(desired),
-            _arp_table(desired),
-            "",
-        ]
-    )
+def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
+    """The rules whole, as one transaction on top of whatever is there.
+
+    Base chains stay and every other chain is refilled, which the kernel does for each packet at
+    once. A set is not: a packet that is under way in the old rules looks it up as it is by then,
+    so emptying one, or deleting it together with its table, drops packets wrongly. Therefore the
+    new rules look into new sets, with a `tag` that none of the present ones has, and the old ones
+    are swept away by a later transaction.
+    """
+    lines = [f"add table {family} {TABLE}" for family in _SETS]
+    for family in _SETS:
+        for name, (hook, _) in _all_chains(family, desired, tag).items():
+            declaration = f" {{ {hook} }}" if hook else ""
+            lines.append(f"add chain {family} {TABLE} {name}{declaration}")
+            lines.append(f"flush chain {family} {TABLE} {name}")
+    for family in _SETS:
+        lines.append(f"table {family} {TABLE} {{")
+        lines += _sets(family, desired.endpoints, tag)
+        for name, (_, rules) in _all_chains(family, desired, tag).items():
+            lines += [f"\tchain {name} {{", *(f"\t\t{rule}" for rule in rules), "\t}"]
+        lines.append("}")
+    return "".join(f"{line}\n" for line in lines)
 
 
-def render_delta(before: PolicySet, after: PolicySet) -> str:
+def render_anew(desired: PolicySet, tag: str = FIRST_TAG) -> str:
+    """The rules whole, on the ruins of tables that `render` cannot build upon."""
+    return (
+        "".join(f"add table {one} {TABLE}\ndelete table {one} {TABLE}\n" for one in _SETS)
+    ) + render(desired, tag)
+
+
+def render_sweep(present: Mapping[str, str], desired: PolicySet, tag: str) -> str:
+    """The commands that remove what `render` with this tag left over; empty: nothing to do.
+
+    `present` are the tables as `nft -t list table` showed them before, by family.
+    """
+    lines = []
+    for family, listing in present.items():
+        ours = _all_chains(family, desired, tag)
+        objects = _OBJECT.findall(listing)
+        old_sets = [(kind, name) for kind, name in objects if kind != "chain"]
+        old_chains = [name for kind, name in objects if kind == "chain" and name not in ours]
+        kept = {f"{name}{tag}" for _, name, _ in _SETS[family]}
+        lines += [f"flush chain {family} {TABLE} {name}" for name in old_chains]
+        for kind, name in old_sets:
+            if name not in kept:
+                lines.append(f"delete {kind} {family} {TABLE} {name}")
+        lines += [f"delete chain {family} {TABLE} {name}" for name in old_chains]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def free_tag(present: Mapping[str, str]) -> str:
+    """A tag that no set or map of these listings has."""
+    names = [name for listing in present.values() for _, name in _OBJECT.findall(listing)]
+    tags = (f"-{number}" for number in count())
+    return next(tag for tag in tags if not any(name.endswith(tag) for name in names))
+
+
+def render_delta(before: PolicySet, after: PolicySet, tag: str = FIRST_TAG) -> str:
     """The commands that lead from one to the other, as one transaction; empty: nothing to do."""
-    if before.endpoint_to_host != after.endpoint_to_host:
-        return render(after)
     old, new = before.by_interface(), after.by_interface()
     gone = [old[name] for name in sorted(old) if new.get(name) != old[name]]
     come = [new[name] for name in sorted(new) if old.get(name) != new[name]]
-    lines = _element_commands("delete", gone)
+    lines = _element_commands("delete", gone, tag)
     for endpoint in gone:
         lines += [f"flush chain inet {TABLE} {chain}" for chain in _chains(endpoint)]
         if endpoint.interface not in new:
@@ -71,35 +120,69 @@ def render_delta(before: PolicySet, after: PolicySet) -> str:
         for chain in _chains(endpoint):
             lines.append(f"add chain inet {TABLE} {chain}")
             lines += [f"add rule inet {TABLE} {chain} {rule}" for rule in _rules(endpoint, chain)]
-    lines += _element_commands("add", come)
+    lines += _element_commands("add", come, tag)
+    if before.endpoint_to_host != after.endpoint_to_host:
+        lines.append(f"flush chain inet {TABLE} input")
+        rules = _input_rules(after.endpoint_to_host)
+        lines += [f"add rule inet {TABLE} input {rule}" for rule in rules]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _inet_table(desired: PolicySet) -> str:
-    lines = [f"table inet {TABLE} {{", *_sets("inet", desired.endpoints)]
+def _all_chains(family: str, desired: PolicySet, tag: str) -> dict[str, tuple[str, list[str]]]:
+    """Every chain of a table, those that others jump to first: name → (hook, rules)."""
+    if family == "arp":
+        return _arp_chains(tag)
+    chains: dict[str, tuple[str, list[str]]] = {}
     for endpoint in desired.endpoints:
         for chain in _chains(endpoint):
-            lines += _chain(chain, _rules(endpoint, chain))
-    lines += _chain(
-        "anti-spoofing",
-        [
-            "iifname . ether saddr . ip saddr @bindings4 return",
-            "iifname . ether saddr . ip6 saddr @bindings6 return",
-            "ip6 saddr { ::, fe80::/10 } ip6 hoplimit { 1, 255 } icmpv6 type "
-            f"{_LINK_LOCAL_ICMPV6} iifname . ether saddr @speakers6 return",
-            "counter drop",
-        ],
-    )
-    lines += _chain("from-workload", ["iifname vmap @from-endpoints", "counter drop"])
-    lines += _chain("to-workload", ["oifname vmap @to-endpoints", "counter drop"])
-    lines += _base_chain("prerouting", "raw", ['iifname "cali*" jump anti-spoofing'])
-    lines += _base_chain(
-        "forward",
-        "filter",
-        ['iifname "cali*" jump from-workload', 'oifname "cali*" jump to-workload'],
-    )
-    lines += _base_chain("input", "filter", _input_rules(desired.endpoint_to_host))
-    return "\n".join([*lines, "}"])
+            chains[chain] = ("", _rules(endpoint, chain))
+    return chains | _inet_chains(desired.endpoint_to_host, tag)
+
+
+def _hook(name: str, priority: int) -> str:
+    return f"type filter hook {name} priority {priority}; policy accept;"
+
+
+def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[str]]]:
+    return {
+        "anti-spoofing": (
+            "",
+            [
+                f"iifname . ether saddr . ip saddr @bindings4{tag} return",
+                f"iifname . ether saddr . ip6 saddr @bindings6{tag} return",
+                "ip6 saddr { ::, fe80::/10 } ip6 hoplimit { 1, 255 } icmpv6 type "
+                f"{_LINK_LOCAL_ICMPV6} iifname . ether saddr @speakers6{tag} return",
+                "counter drop",
+            ],
+        ),
+        "from-workload": ("", [f"iifname vmap @from-endpoints{tag}", "counter drop"]),
+        "to-workload": ("", [f"oifname vmap @to-endpoints{tag}", "counter drop"]),
+        "prerouting": (_hook("prerouting", _RAW), ['iifname "cali*" jump anti-spoofing']),
+        "forward": (
+            _hook("forward", 0),
+            ['iifname "cali*" jump from-workload', 'oifname "cali*" jump to-workload'],
+        ),
+        "input": (_hook("input", 0), _input_rules(action)),
+    }
+
+
+def _arp_chains(tag: str) -> dict[str, tuple[str, list[str]]]:
+    return {
+        "from-workload": (
+            "",
+            [
+                f"iifname . arp saddr ether . arp saddr ip @bindings{tag} return",
+                "arp operation request arp saddr ip 0.0.0.0 "
+                f"iifname . arp saddr ether @probers{tag} return",
+                "counter drop",
+            ],
+        ),
+        "input": (_hook("input", 0), ['iifname "cali*" jump from-workload']),
+        "output": (
+            _hook("output", 0),
+            [f"arp operation reply oifname . arp saddr ip @claimed{tag} counter drop"],
+        ),
+    }
 
 
 def _input_rules(action: EndpointToHost) -> list[str]:
@@ -115,25 +198,6 @@ def _input_rules(action: EndpointToHost) -> list[str]:
         case EndpointToHost.RETURN:
             pass  # the end of the chain is the node's other rules
     return rules
-
-
-def _arp_table(desired: PolicySet) -> str:
-    lines = [f"table arp {TABLE} {{", *_sets("arp", desired.endpoints)]
-    lines += _chain(
-        "from-workload",
-        [
-            "iifname . arp saddr ether . arp saddr ip @bindings return",
-            "arp operation request arp saddr ip 0.0.0.0 iifname . arp saddr ether @probers return",
-            "counter drop",
-        ],
-    )
-    lines += _base_chain("input", "filter", ['iifname "cali*" jump from-workload'])
-    lines += _base_chain(
-        "output",
-        "filter",
-        ["arp operation reply oifname . arp saddr ip @claimed counter drop"],
-    )
-    return "\n".join([*lines, "}"])
 
 
 def _chains(endpoint: EndpointPolicy) -> tuple[str, str]:
@@ -173,33 +237,22 @@ def _elements(family: str, endpoints: Iterable[EndpointPolicy]) -> dict[str, lis
     return found
 
 
-def _element_commands(verb: str, endpoints: list[EndpointPolicy]) -> list[str]:
+def _element_commands(verb: str, endpoints: list[EndpointPolicy], tag: str) -> list[str]:
     return [
-        f"{verb} element {family} {TABLE} {name} {{ {', '.join(elements)} }}"
+        f"{verb} element {family} {TABLE} {name}{tag} {{ {', '.join(elements)} }}"
         for family in _SETS
         for name, elements in _elements(family, endpoints).items()
         if elements
     ]
 
 
-def _sets(family: str, endpoints: Iterable[EndpointPolicy]) -> list[str]:
+def _sets(family: str, endpoints: Iterable[EndpointPolicy], tag: str) -> list[str]:
     elements = _elements(family, endpoints)
     lines = []
     for kind, name, declaration in _SETS[family]:
-        lines += [f"\t{kind} {name} {{", f"\t\t{declaration}"]
+        lines += [f"\t{kind} {name}{tag} {{", f"\t\t{declaration}"]
         if elements[name]:
             joined = ",\n\t\t\t".join(elements[name])
             lines.append(f"\t\telements = {{\n\t\t\t{joined}\n\t\t}}")
         lines.append("\t}")
     return lines
-
-
-def _chain(name: str, rules: Iterable[str]) -> list[str]:
-    return [f"\tchain {name} {{", *(f"\t\t{rule}" for rule in rules), "\t}"]
-
-
-def _base_chain(name: str, priority: str, rules: Iterable[str]) -> list[str]:
-    hook = (
-        f"type filter hook {name} priority {priority if priority == 'raw' else 0}; policy accept;"
-    )
-    return _chain(name, [hook, *rules])
