@@ -9,8 +9,9 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from subprocess import Popen
 from typing import TypeVar
 
 import yaml
@@ -42,6 +43,7 @@ POLL_S = 0.1
 CONTROL_PLANE = "kubelets and KubeVirt"
 API_WORK_S = 180.0
 Tell = Callable[[str], None]
+Process = Popen[bytes]
 
 
 def bring_up(state: StateDir, node_count: int, convergence: str, tell: Tell) -> Topology:
@@ -62,11 +64,12 @@ def bring_up(state: StateDir, node_count: int, convergence: str, tell: Tell) -> 
     fill_datastore(state, convergence)
     fill_api(topology)
     tell("agents, control plane")
+    agents: dict[str, Process] = {}
     for node in topology.nodes:
         equip_node(state, node)
-        start_agent(state, node.name)
+        agents[node.name] = start_agent(state, node.name)
     start_daemon(state, node_count)
-    await_ready(state, topology)
+    await_ready(state, agents)
     return topology
 
 
@@ -108,7 +111,7 @@ def start_tor(state: StateDir, topology: Topology) -> None:
 def start_api(state: StateDir) -> None:
     """The Kubernetes API server, in its own namespace."""
     listen = f"{names.API_ADDRESS}:{names.API_PORT}"
-    spawn(
+    child = spawn(
         state.ledger,
         "API server",
         in_netns(
@@ -116,7 +119,7 @@ def start_api(state: StateDir) -> None:
         ),
         log=state.logs / "api.log",
     )
-    until(api_answers, "the API server does not answer; see log/api.log")
+    until(api_answers, "the API server does not answer; see log/api.log", child=child)
 
 
 def api_answers() -> bool:
@@ -182,10 +185,10 @@ def tool(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
-def start_agent(state: StateDir, node: str) -> None:
+def start_agent(state: StateDir, node: str) -> Process:
     """A node's agent."""
     command = [str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
-    spawn(
+    return spawn(
         state.ledger,
         f"agent of {node}",
         in_node(state, node, command),
@@ -205,14 +208,14 @@ def start_daemon(state: StateDir, node_count: int) -> None:
     )
 
 
-def await_ready(state: StateDir, topology: Topology) -> None:
+def await_ready(state: StateDir, agents: Mapping[str, Process]) -> None:
     """Until every agent serves CNI and every node has its BGP session with the ToR."""
-    for node in topology.nodes:
-        path = state.node(node.name, "run") / "cni.sock"
-        until(path.exists, f"the agent of {node.name} does not serve CNI; see log/agent-*.log")
-    wanted = {node.name for node in topology.nodes}
+    for node, agent in agents.items():
+        path = state.node(node, "run") / "cni.sock"
+        complaint = f"the agent of {node} does not serve CNI; see log/agent-{node}.log"
+        until(path.exists, complaint, child=agent)
     until(
-        lambda: wanted <= established(state),
+        lambda: set(agents) <= established(state),
         "not every node has its BGP session with the ToR; see `lab exec NODE -- birdc …`",
     )
 
@@ -233,9 +236,16 @@ def parse_established(text: str) -> set[str]:
 
 
 def until(
-    condition: Callable[[], bool], complaint: str, deadline: float = READY_DEADLINE_S
+    condition: Callable[[], bool],
+    complaint: str,
+    deadline: float = READY_DEADLINE_S,
+    child: Process | None = None,
 ) -> None:
-    """Poll until a condition holds. Raises `LabError` with the complaint after the deadline."""
+    """Poll until a condition holds.
+
+    Raises `LabError` with the complaint after the deadline, or when the process that was to
+    make it true has ended.
+    """
     end = time.monotonic() + deadline
     trouble = ""
     while True:
@@ -244,6 +254,8 @@ def until(
                 return
         except TortieError as error:
             trouble = f" ({first_line(error)})"
+        if child is not None and child.poll() is not None:
+            raise LabError(f"{complaint}: its process ended with {child.returncode}")
         if time.monotonic() > end:
             raise LabError(f"after {deadline:g} s: {complaint}{trouble}")
         time.sleep(POLL_S)
