@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
+from lab.cluster import until
 from lab.processes import Ledger, Recorded, is_same, start_time
 from lab.state import LabRecord, StateDir, active_root, lab_lock
 from lab.teardown import tear_down
@@ -137,3 +139,12 @@ def test_queue_works_on_other_keys_meanwhile() -> None:
     queue.add("b")
     assert first.wait(5)
     queue.stop()
+
+
+def test_waiting_ends_when_the_process_waited_for_has_ended() -> None:
+    with subprocess.Popen(["sh", "-c", "exit 7"]) as child:
+        child.wait()
+        with pytest.raises(LabError, match="no socket: its process ended with 7"):
+            until(lambda: False, "no socket", deadline=30, child=child)
+    with pytest.raises(LabError, match=r"after 0\.01 s: never true"):
+        until(lambda: False, "never true", deadline=0.01)
