@@ -27,6 +27,7 @@ from cni_plugin.skel import dispatch
 from cni_plugin.types import MAX_STDIN, NetConf
 from cni_plugin.undo import Log
 from ipam.client import IPAMClient
+from ipam.persistence import persistence
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.kube.port import KubeReader
@@ -71,7 +72,7 @@ def build_plugin(
     ipam = parts.ipam or IPAMClient(parts.store, parts.node, now=_now)
     return Plugin(
         Ports(
-            identify=Identifier(parts.kube, lambda: ipam.config().kubevirt_persistence),
+            identify=Identifier(parts.kube, lambda: persistence(parts.store, parts.kube).value),
             ipam=ipam,
             store=parts.store,
             kernel=parts.kernel,

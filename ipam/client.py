@@ -83,7 +83,10 @@ class IPAMClient:
         self._lock = threading.Lock()
 
     def config(self) -> IPAMConfig:
-        """The configuration in force. Raises what the store raises; it never guesses."""
+        """The datastore's configuration. Raises what the store raises; it never guesses.
+
+        Whether a VM's addresses persist is for `ipam.persistence` to say: the API comes first.
+        """
         return read_config(Transaction(self._store))
 
     def by_handle(self, handle_id: str) -> tuple[Allocation, ...]:
@@ -142,8 +145,8 @@ class IPAMClient:
     def claim_vm_target(self, handle_id: str, owner: Owner) -> tuple[Allocation, ...]:
         """Make a migration target the alternate owner of every address of the VM.
 
-        Raises `MigrationRefused` when the VM has no address, belongs to another VM, or address
-        persistence is off.
+        The caller knows that addresses persist (`ipam.persistence`). Raises `MigrationRefused`
+        when the VM has no address or belongs to another VM.
         """
         return self._loop.run(
             f"claim {handle_id} for a target", lambda tx: vm.claim_target(tx, handle_id, owner)

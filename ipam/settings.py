@@ -4,13 +4,14 @@ The IPAM configuration has two places: the record allocation reads (`IPAMConfigK
 IPAMConfiguration resource `default` that a user edits. Where both exist the record holds, except
 `kubeVirtVMAddressPersistence`, which the resource decides when it names it. Where only the
 resource exists it is the configuration. Where neither exists Calico's defaults hold. What can't
-be read is an error, never a default.
+be read is an error, never a default. (Over both, a Kubernetes API can decide that one setting:
+`persistence`.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from libtortie.errors import Malformed, Unavailable
 from libtortie.model.ipam import IPAMConfig, Persistence
@@ -26,7 +27,7 @@ from libtortie.model.resources import (
 from .affinity import Pool, Reservations, parse_pool, parse_reservations
 from .transaction import Transaction
 
-_CONFIGURATION = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
+CONFIGURATION = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
 _CLUSTER = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
 
 NOT_READY = "Tortie is currently not ready to process requests"
@@ -36,24 +37,41 @@ class NotReady(Unavailable):
     """The datastore is locked (`datastoreReady: false`): later, but not by retrying at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Whether VMs' addresses persist, and which place says so, in words."""
+
+    value: Persistence
+    place: str
+
+
 def read_config(tx: Transaction) -> IPAMConfig:
-    """The configuration in force; the commit requires that it still is."""
-    for key in (IPAMConfigKey(), _CONFIGURATION):
+    """The datastore's configuration; the commit requires that it still is."""
+    for key in (IPAMConfigKey(), CONFIGURATION):
         tx.guard(key)
     stored = tx.value(IPAMConfigKey(), IPAMConfig)
-    resource = tx.value(_CONFIGURATION, IPAMConfiguration)
-    if resource is None:
-        return stored or IPAMConfig()
-    spec = resource.spec
-    base = stored or IPAMConfig(
-        strict_affinity=spec.strict_affinity,
-        auto_allocate_blocks=spec.auto_allocate_blocks,
-        max_blocks_per_host=spec.max_blocks_per_host,
-        cooldown_seconds=spec.ip_cooldown_seconds,
-    )
-    if spec.kubevirt_persistence is None:
-        return base
-    return replace(base, kubevirt_persistence=Persistence(spec.kubevirt_persistence))
+    resource = tx.value(CONFIGURATION, IPAMConfiguration)
+    if stored is None and resource is not None:
+        spec = resource.spec
+        stored = IPAMConfig(
+            strict_affinity=spec.strict_affinity,
+            auto_allocate_blocks=spec.auto_allocate_blocks,
+            max_blocks_per_host=spec.max_blocks_per_host,
+            cooldown_seconds=spec.ip_cooldown_seconds,
+        )
+    return replace(stored or IPAMConfig(), kubevirt_persistence=stored_persistence(tx).value)
+
+
+def stored_persistence(tx: Transaction) -> Setting:
+    """What the datastore says about VMs' addresses; Calico's default where it says nothing."""
+    resource = tx.value(CONFIGURATION, IPAMConfiguration)
+    if resource is not None and resource.spec.kubevirt_persistence is not None:
+        value = Persistence(resource.spec.kubevirt_persistence)
+        return Setting(value, "IPAMConfiguration default in the datastore")
+    stored = tx.value(IPAMConfigKey(), IPAMConfig)
+    if stored is not None:
+        return Setting(stored.kubevirt_persistence, "IPAM's configuration record in the datastore")
+    return Setting(Persistence.ENABLED, "the default, nothing sets it")
 
 
 def require_ready(tx: Transaction) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from libtortie.errors import MigrationRefused, OwnerMismatch
-from libtortie.model.ipam import Owner, Persistence
+from libtortie.model.ipam import Owner
 from libtortie.model.keys import BlockKey
 
 from . import block as blocks
@@ -20,12 +20,11 @@ from .transaction import Transaction
 
 
 def claim_target(tx: Transaction, handle_id: str, target: Owner) -> tuple[Allocation, ...] | Again:
-    """Make a migration target the alternate owner of everything the VM holds."""
+    """Make a migration target the alternate owner of everything the VM holds.
+
+    That addresses persist was decided before, where the pod was identified (`persistence`).
+    """
     require_ready(tx)
-    if read_config(tx).kubevirt_persistence is Persistence.DISABLED:
-        raise MigrationRefused(
-            "live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled"
-        )
     found = holdings(tx, handle_id)
     if heal(tx, found):
         return AGAIN

@@ -6,7 +6,7 @@ Unknown fields are ignored: these are views, never written back whole. Changes g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
@@ -285,3 +285,21 @@ class VirtualMachineInstanceMigration(KubeObject):
     def final(self) -> bool:
         """Succeeded or Failed: this job moves nothing any more."""
         return self.status.phase in ("Succeeded", "Failed")
+
+
+class IPAMSettings(KubeObject):
+    """Calico's IPAM configuration where kubectl's users edit it; named `default`.
+
+    `spec` is kept as it came: what cannot be read in it must not count as absent.
+    """
+
+    api: ClassVar[Api] = Api(
+        "projectcalico.org", "v3", "ipamconfigurations", "IPAMConfiguration", False
+    )
+    spec: Any = None
+
+
+class IPAMSettingsV1(IPAMSettings):
+    """The same in Calico's older group, where that is all there is."""
+
+    api: ClassVar[Api] = Api("crd.projectcalico.org", "v1", "ipamconfigs", "IPAMConfig", False)

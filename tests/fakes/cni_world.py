@@ -18,6 +18,7 @@ from cni_plugin.plugin import Plugin, Ports
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf, Result, parse_conf
 from ipam.client import Allocation, IPAMClient, Retry
+from ipam.persistence import persistence
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore, Listing, Op, Record, Value, Watch
 from libtortie.errors import KernelError, NotFound, TortieError, Unavailable
@@ -310,12 +311,9 @@ class CniNode:
         self.plugin = Plugin(self.ports())
 
     def ports(self, **changes: Any) -> Ports:
-        world = self.world
+        world, kube = self.world, CountedKube(self.world)
         parts: dict[str, Any] = {
-            "identify": Identifier(
-                CountedKube(world),
-                lambda: self.ipam.config().kubevirt_persistence,
-            ),
+            "identify": Identifier(kube, lambda: persistence(world.store, kube).value),
             "ipam": self.ipam,
             "store": world.store,
             "kernel": self.kernel,

