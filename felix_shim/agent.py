@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ from cni_plugin.plugin import Plugin
 from cni_plugin.skel import dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
+from felix_shim.addresses import NodeAddress
 from felix_shim.bgp import BirdInput, render_bird
 from felix_shim.chores import Identity
 from felix_shim.cluster import scopes
@@ -40,13 +42,17 @@ from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.events import Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
+from felix_shim.kube_events import EventRecorder
+from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane
-from felix_shim.node import NodeAddress, find_address, register, write_files
+from felix_shim.model import Endpoint
+from felix_shim.node import register
 from felix_shim.outlets import LANES, Outlets
-from felix_shim.owners import OwnerKeeper
+from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.policy import PolicySet
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
+from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id, write_durably
 from felix_shim.world import World
 from ipam.client import IPAMClient
@@ -55,7 +61,6 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import KubeConfig, direct, load_kubeconfig
-from libtortie.kube.port import KubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.model.ipam import IPAddress
@@ -73,8 +78,9 @@ class Parts:
 
     config: NodeConfig
     address: NodeAddress
+    start_up: StartUp
     store: Datastore
-    kube: KubeClient | None
+    kube: HttpKubeClient | None
     kernel: NetlinkKernel
     log: JsonLog
     crew: Crew
@@ -94,6 +100,7 @@ class Hands:
     sniffers: Announcements
     kernel: KernelSource
     raises: RaisesSource | None
+    events: EventRecorder | None
 
 
 @click.command(name="tortie-node")
@@ -103,7 +110,7 @@ class Hands:
 def main(path: str) -> None:
     """The node agent: serves CNI, programs policy and routes, follows live migrations."""
     try:
-        config = load_config(path or DEFAULT_CONFIG, required=bool(path))
+        config = load_config(path or DEFAULT_CONFIG, required=bool(path), environ=os.environ)
         log = open_log(config.log_file, config.log_level, config.node)
     except InvalidInput as error:
         raise click.ClickException(str(error)) from error
@@ -130,13 +137,10 @@ def run(config: NodeConfig, log: JsonLog) -> int:
 
 
 def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) -> Parts | None:
-    """Lock, kernel, files, datastore, API client; None when the end came first."""
+    """Lock, kernel, API client, datastore, the node's start; None when the end came first."""
     stack.enter_context(take_lock(Path(config.run_dir) / "agent.lock"))
     kernel = NetlinkKernel()
     stack.callback(kernel.close)
-    address = find_address(kernel, config.ip)
-    mtu_file = Path(config.state_dir) / "mtu"
-    write_files(Path(config.nodename_file), config.node, mtu_file, address.mtu)
     kube = _open_kube(config)
     if kube is not None:
         stack.callback(kube.close)
@@ -144,8 +148,12 @@ def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) 
     if store is None:
         return None
     stack.callback(store.close)
+    start_up = StartUp(config, kernel, store, kube, log, crew.over)
+    address = start_up.begin()
+    if address is None:
+        return None
     log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
-    return Parts(config, address, store, kube, kernel, log, crew)
+    return Parts(config, address, start_up, store, kube, kernel, log, crew)
 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
@@ -184,12 +192,17 @@ def _live(parts: Parts) -> None:
     for name, lane in lanes.items():
         crew.start(f"lane-{name}", lane.run, lane.stop)
     ipam = IPAMClient(parts.store, parts.node, now=_now)
-    owners = OwnerKeeper(ipam.promote, log, time.monotonic)
+    promoting = IPAMClient(parts.store, parts.node, now=_now, retry=RETRY)
+    owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     raises = _raises_source(parts, inbox)
-    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises))
+    events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
+    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events))
     reconciler = _reconciler(parts, outlets, inbox)
+    crew.start("start-up", parts.start_up.run, parts.start_up.stop)
+    if events is not None:
+        crew.start("events", events.run, events.stop)
     crew.start("owners", owners.run, owners.stop)
     crew.start("announcements", sniffers.run, sniffers.stop)
     crew.start("kernel", kernel.run, parts.kernel.close)
@@ -222,7 +235,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         ipam=ipam,
         namespaces=Netns(),
         locks=FileLocks(run_dir / "locks"),
-        mtu_file=Path(parts.config.state_dir) / "mtu",
+        mtu_file=parts.config.mtu_file,
     )
 
     def build(conf: NetConf) -> Plugin:
@@ -235,6 +248,9 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
     server.open()
     crew.start("cni", server.run)
     log.info("cni_serving", socket=parts.config.cni_socket)
+    if parts.kube is not None and parts.config.k8s_node_condition:
+        condition = NodeCondition(parts.kube, parts.config.kube_node, log, _now)
+        crew.start("node-condition", condition.run, condition.stop)
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -253,14 +269,11 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
             parts.log.error("state_unreadable", path=state.path, reason=first_line(error))
             return Memory()
 
-    uplinks = tuple(name for name in parts.config.uplinks if name)
-    if not uplinks and parts.address.link:
-        uplinks = (parts.address.link,)
     identity = Identity(
         node=parts.node,
         address=parts.address.address,
         kube=parts.kube is not None,
-        uplinks=uplinks,
+        uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
     )
     clocks = Clocks(time.monotonic, time.time_ns)
@@ -291,12 +304,21 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         run_bird=_run_bird(config),
         save=lambda memory: state.save(memory, time.monotonic()),
         survey=hands.kernel.survey,
-        register=lambda address: register(parts.store, parts.node, address),
+        register=lambda _: _register(parts),
         listen=hands.sniffers.watch,
         nudge=hands.sniffers.nudge,
         own=hands.owners.want,
+        warn=hands.events.warn if hands.events is not None else _no_event,
         ask_raises=ask_raises,
     )
+
+
+def _register(parts: Parts) -> None:
+    register(parts.store, parts.start_up.facts())
+
+
+def _no_event(endpoint: Endpoint, text: str) -> None:
+    """Without an API there is the log alone."""
 
 
 def _bird(config: NodeConfig) -> Bird:

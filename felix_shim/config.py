@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from ipaddress import IPv4Interface
+from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from felix_shim.addresses import AUTODETECT, parse_method
+from felix_shim.environment import NODENAME, settings_in
 from libtortie.errors import InvalidInput
 
-AUTODETECT = "autodetect"
+NONE = "none"
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NODENAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 
 class _Strict(BaseModel):
@@ -32,6 +38,45 @@ class BirdConfig(_Strict):
     control_socket: str = ""
 
 
+class PoolConfig(_Strict):
+    """The pool a cluster gets that has none of the family.
+
+    `cidr` empty means Calico's choice, `none` no pool. `block_size` 0 and `nat_outgoing` None
+    mean the family's default: /26 with NAT, /122 without.
+    """
+
+    cidr: str = ""
+    block_size: int = 0
+    nat_outgoing: bool | None = None
+    node_selector: str = "all()"
+    disable_bgp_export: bool = False
+
+    def check(self, version: int) -> None:
+        """Raises ValueError for what is no pool of the family."""
+        bits = 32 if version == 4 else 128
+        shortest = bits - 12
+        if self.cidr not in ("", NONE):
+            network = ip_network(self.cidr)
+            if network.version != version:
+                raise ValueError(f"{self.cidr} is not IPv{version}")
+            shortest = max(shortest, network.prefixlen)
+        if self.block_size and not shortest <= self.block_size <= bits:
+            raise ValueError(f"block_size {self.block_size} is outside {shortest}..{bits}")
+
+
+class DefaultPools(_Strict):
+    """One for each family."""
+
+    ipv4: PoolConfig = PoolConfig()
+    ipv6: PoolConfig = PoolConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DefaultPools:
+        self.ipv4.check(4)
+        self.ipv6.check(6)
+        return self
+
+
 def _bird(value: object) -> object:
     """YAML reads a bare `off` as false; `mode: off` must mean what it says."""
     if isinstance(value, dict) and value.get("mode") is False:
@@ -39,22 +84,34 @@ def _bird(value: object) -> object:
     return value
 
 
+def _pools(value: object) -> object:
+    """`none` for both families."""
+    return {"ipv4": {"cidr": NONE}, "ipv6": {"cidr": NONE}} if value == NONE else value
+
+
 class NodeConfig(_Strict):
     """The agent's configuration; every key has a default that suits a node.
 
-    `ip` is the node's address with its prefix length, or `autodetect`. Empty `kubeconfig` and
-    `k8s_api_root` mean no Kubernetes API: endpoints then have no migration roles.
+    `ip` is a method of `addresses.py`. Empty `kubeconfig` and `k8s_api_root` mean no Kubernetes
+    API: endpoints then have no migration roles.
     """
 
     nodename: str = ""
     nodename_file: str = "/var/lib/tortie/nodename"
     ip: str = AUTODETECT
+    ip_check: bool = True
+    as_number: int | None = Field(default=None, ge=1, lt=1 << 32)
+    cluster_type: str = "k8s,bgp"
+    calico_version: str = Field(default="v3.34.0", pattern=r"^(v\d+\.\d+\.\d+.*)?$")
+    default_pools: Annotated[DefaultPools, BeforeValidator(_pools)] = DefaultPools()
     datastore_type: str = "sqlite"
     sqlite_path: str = "/var/lib/tortie/tortie.db"
     sqlite_shared: bool = False
     kubeconfig: str = ""
     k8s_api_root: str = ""
     k8s_token_file: str = ""
+    k8s_node: str = ""
+    k8s_node_condition: bool = True
     run_dir: str = "/run/tortie"
     state_dir: str = "/var/lib/tortie"
     log_file: str = ""
@@ -64,23 +121,37 @@ class NodeConfig(_Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> NodeConfig:
-        if self.ip != AUTODETECT:
-            IPv4Interface(self.ip)
-            if "/" not in self.ip:
-                raise ValueError("ip needs its prefix length, e.g. 172.31.1.2/24")
+        parse_method(self.ip)
+        if self.nodename and not _NODENAME.fullmatch(self.nodename):
+            raise ValueError(f"nodename {self.nodename!r} is no lower-case DNS name")
         if self.kubeconfig and self.k8s_api_root:
             raise ValueError("give kubeconfig or k8s_api_root, not both")
         return self
 
     @property
     def node(self) -> str:
-        """The node's name: configured, else the OS hostname in lower case, as kubelet does it."""
-        return self.nodename or socket.gethostname().strip().lower()
+        """The node's name; after `load_config` there is one."""
+        return self.nodename
+
+    @property
+    def has_api(self) -> bool:
+        """Whether there is a Kubernetes API to talk to."""
+        return bool(self.kubeconfig or self.k8s_api_root)
+
+    @property
+    def kube_node(self) -> str:
+        """The node's name in Kubernetes; empty without an API."""
+        return (self.k8s_node or self.nodename) if self.has_api else ""
 
     @property
     def status_dir(self) -> Path:
         """Where endpoint-status files stand."""
         return Path(self.run_dir) / "endpoint-status"
+
+    @property
+    def mtu_file(self) -> Path:
+        """Where the CNI plugin finds the MTU."""
+        return Path(self.state_dir) / "mtu"
 
     @property
     def cni_socket(self) -> Path:
@@ -98,8 +169,14 @@ class NodeConfig(_Strict):
         return Path(self.bird.control_socket or Path(self.run_dir) / "bird.ctl")
 
 
-def parse_config(text: str, where: str) -> NodeConfig:
-    """The configuration in YAML text. Raises `InvalidInput` naming file and key."""
+def parse_config(
+    text: str, where: str, environ: Mapping[str, str] | None = None, hostname: str = ""
+) -> NodeConfig:
+    """The configuration in YAML text. Raises `InvalidInput` naming file and key.
+
+    The environment fills in keys the text does not have; only NODENAME beats it. `hostname` is
+    the OS's, the last resort for a name.
+    """
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -108,6 +185,15 @@ def parse_config(text: str, where: str) -> NodeConfig:
         data = {}
     if not isinstance(data, dict):
         raise InvalidInput(f"{where}: expected a mapping of keys, got {type(data).__name__}")
+    environ = environ or {}
+    config = _validated(_merged(settings_in(environ), data), where)
+    name, source = _node_name(config, environ, hostname)
+    if config.nodename == name:
+        return config
+    return _validated(_merged(settings_in(environ), data) | {"nodename": name}, source)
+
+
+def _validated(data: dict[str, Any], where: str) -> NodeConfig:
     try:
         return NodeConfig.model_validate(data)
     except ValidationError as error:
@@ -116,14 +202,47 @@ def parse_config(text: str, where: str) -> NodeConfig:
         raise InvalidInput(f"{where}: {key}: {first['msg']}") from error
 
 
-def load_config(path: str, *, required: bool) -> NodeConfig:
+def _merged(weaker: Mapping[str, Any], stronger: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(weaker)
+    for key, value in stronger.items():
+        below = out.get(key)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        out[key] = _merged(below, value) if both else value  # type: ignore[arg-type]  # see both
+    return out
+
+
+def _node_name(config: NodeConfig, environ: Mapping[str, str], hostname: str) -> tuple[str, str]:
+    """The node's name and where it is from.
+
+    NODENAME, the configuration, what this node was called before, HOSTNAME, the OS's name.
+    Raises `InvalidInput` for a nodename file that is there and cannot be read.
+    """
+    if name := environ.get(NODENAME, "").strip():
+        return name, NODENAME
+    if config.nodename:
+        return config.nodename, "nodename"
+    try:
+        before = Path(config.nodename_file).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        before = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"nodename_file {config.nodename_file}: {error}") from error
+    if before:
+        return before, config.nodename_file
+    own = environ.get("HOSTNAME", "").strip() or hostname or socket.gethostname()
+    return own.strip().lower(), "the hostname"
+
+
+def load_config(
+    path: str, *, required: bool, environ: Mapping[str, str] | None = None
+) -> NodeConfig:
     """The configuration file; a missing one means the defaults unless `required`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         if required:
             raise InvalidInput(f"{path}: no such file") from error
-        return NodeConfig()
+        text = ""
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: {error}") from error
-    return parse_config(text, path)
+    return parse_config(text, path, environ)

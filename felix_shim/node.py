@@ -1,90 +1,149 @@
-"""What this node is: its address, the link that carries it, its Node resource, its files."""
+"""This node's Node resource, and the files that tell the CNI plugin about the node.
+
+An address belongs to one node. Who comes second is refused, and of two that come at once at most
+one stays: each writes first and looks afterwards, so at least one of them sees the other. The one
+whose name sorts first then waits for the other to give way; it cannot tell whether the other is
+about to, or has been at work for long, so when the wait is over it gives way itself.
+
+Never: write over what others keep in the resource, or take an address back from a node that has it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, ip_interface
 from pathlib import Path
+from typing import Any
 
-from felix_shim.config import AUTODETECT
+from felix_shim.ensure import ensure
 from felix_shim.state import write_durably
 from libtortie.datastore.port import Datastore
-from libtortie.errors import AlreadyExists, InvalidInput, NotFound
-from libtortie.linux.port import Kernel, Link
-from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.names import INTERFACE_PREFIX
+from libtortie.errors import InvalidInput
+from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.resources import Node, NodeBGP, NodeSpec, ObjectMeta
 
-_NOT_UPLINKS = ("lo", INTERFACE_PREFIX, "docker", "cni", "br-", "veth", "virbr", "flannel", "kube-")
+PAUSES = 15
+PAUSE_SECONDS = 0.2
+"""How often, and for how long each time, the first of two simultaneous nodes waits."""
+
+
+class AddressTakenError(InvalidInput):
+    """Another node has the address; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAddress:
-    """The node's address and the link it is on; `link` is empty when no link has it."""
+class NodeFacts:
+    """What a node says about itself.
 
-    address: IPv4Interface
-    link: str
-    mtu: int = 0
-
-
-def find_address(kernel: Kernel, configured: str) -> NodeAddress:
-    """The configured address, or one found: the default route's link first, then any uplink.
-
-    Raises `InvalidInput` when there is none to be found.
+    `as_number` None leaves the stored one, `kube_node` is its name in Kubernetes, if it has one.
     """
-    links = [link for link in kernel.links() if link.up]
-    if configured != AUTODETECT:
-        wanted = IPv4Interface(configured)
-        for link in links:
-            if any(address.ip == wanted.ip for address in _ipv4(kernel, link)):
-                return NodeAddress(wanted, link.name, link.mtu)
-        return NodeAddress(wanted, "")
-    default = {route.ifname for route in kernel.routes() if route.dst.prefixlen == 0}
-    uplinks = [link for link in links if not link.name.startswith(_NOT_UPLINKS)]
-    for link in sorted(uplinks, key=lambda one: (one.name not in default, one.ifindex)):
-        for address in _ipv4(kernel, link):
-            return NodeAddress(address, link.name, link.mtu)
-    raise InvalidInput("ip: autodetect found no IPv4 address on an uplink; configure one")
+
+    name: str
+    address: IPv4Interface
+    link: str = ""
+    as_number: int | None = None
+    interfaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    kube_node: str = ""
+
+    @property
+    def key(self) -> ResourceKey:
+        """The key of its resource."""
+        return ResourceKey(Kind.NODE, self.name)
 
 
-def _ipv4(kernel: Kernel, link: Link) -> list[IPv4Interface]:
+def plan_node(stored: Node | None, facts: NodeFacts) -> Node:
+    """The resource with this node's facts in it, and everything else as it was."""
+    node = stored or Node(metadata=ObjectMeta(name=facts.name))
+    bgp = (node.spec.bgp or NodeBGP()).model_copy(update={"ipv4_address": str(facts.address)})
+    if facts.as_number is not None:
+        bgp = bgp.model_copy(update={"as_number": facts.as_number})
+    spec: dict[str, Any] = node.spec.to_wire() | {"bgp": bgp.to_wire()}
+    if facts.kube_node:
+        mine = {"nodeName": facts.kube_node, "orchestrator": "k8s"}
+        others = [one for one in _references(spec) if one.get("orchestrator") != "k8s"]
+        spec["orchRefs"] = [*others, mine]
+    if facts.interfaces:
+        spec["interfaces"] = [
+            {"name": name, "addresses": list(addresses)} for name, addresses in facts.interfaces
+        ]
+    return node.model_copy(update={"spec": NodeSpec.model_validate(spec)})
+
+
+def _references(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    found = spec.get("orchRefs")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def without_address(stored: Node | None, address: IPv4Interface) -> Node | None:
+    """The resource without this address; None when it does not have it."""
+    if stored is None or stored.spec.bgp is None:
+        return None
+    if stored.spec.bgp.ipv4_address != str(address):
+        return None
+    bgp = stored.spec.bgp.model_copy(update={"ipv4_address": ""})
+    spec = stored.spec.model_copy(update={"bgp": bgp if bgp.to_wire() else None})
+    return stored.model_copy(update={"spec": spec})
+
+
+def register(store: Datastore, facts: NodeFacts) -> bool:
+    """See that the resource says what this node is; True when it had to be written.
+
+    Raises `Conflict`, `Malformed`, `Unavailable` and other errors of the store.
+    """
+    return ensure(store, facts.key, Node, lambda stored: plan_node(stored, facts))
+
+
+def nodes_with(store: Datastore, address: IPv4Address, *, besides: str) -> tuple[str, ...]:
+    """Names of other nodes that have an address; a Node that cannot be read has none."""
+    found = []
+    for record in store.list(Resources(Kind.NODE)).records:
+        node = record.value
+        if not isinstance(node, Node) or node.metadata.name == besides or node.spec.bgp is None:
+            continue
+        if _ip(node.spec.bgp.ipv4_address) == address:
+            found.append(node.metadata.name)
+    return tuple(found)
+
+
+def _ip(text: str) -> object:
     try:
-        found = kernel.addresses(link.name)
-    except NotFound:
-        return []
-    return [one for one in found if isinstance(one, IPv4Interface) and not one.ip.is_link_local]
+        return ip_interface(text).ip
+    except ValueError:
+        return None
+
+
+def claim(store: Datastore, facts: NodeFacts, pause: Callable[[float], object]) -> bool:
+    """Register the node, unless another one has its address; True when that wrote anything.
+
+    Raises `AddressTakenError`, before anything is written or after taking it back.
+    """
+    if rivals := nodes_with(store, facts.address.ip, besides=facts.name):
+        raise _taken(facts, rivals)
+    written = register(store, facts)
+    for _ in range(PAUSES):
+        rivals = nodes_with(store, facts.address.ip, besides=facts.name)
+        if not rivals:
+            return written
+        if min(rivals) < facts.name:
+            break
+        pause(PAUSE_SECONDS)
+    ensure(store, facts.key, Node, lambda stored: without_address(stored, facts.address))
+    raise _taken(facts, rivals)
+
+
+def _taken(facts: NodeFacts, rivals: tuple[str, ...]) -> AddressTakenError:
+    where = f" (on {facts.link})" if facts.link else ""
+    names = ", ".join(rivals)
+    return AddressTakenError(
+        f"ip: this node's address {facts.address.ip}{where} is already that of node {names}; "
+        f"choose another, e.g. ip: skip-interface={facts.link or '<link>'} or cidr=<cidr>, "
+        f"or delete Node {rivals[0]} if it is no more"
+    )
 
 
 def write_files(nodename_file: Path, node: str, mtu_file: Path, mtu: int) -> None:
-    """Tell the CNI plugin who this node is and what its uplink carries. Raises OSError."""
-    write_durably(nodename_file, f"{node}\n".encode(), mode=0o644)
+    """Tell the CNI plugin who this node is and what its uplinks carry. Raises OSError."""
     if mtu:
-        write_durably(mtu_file, f"{mtu}\n".encode(), mode=0o644)
-
-
-def register(store: Datastore, name: str, address: IPv4Interface) -> None:
-    """Make the Node resource carry the address; what else is in it stays.
-
-    Raises `Conflict`, `Unavailable` and other errors of the store.
-    """
-    key = ResourceKey(Kind.NODE, name)
-    text = str(address)
-    try:
-        record = store.get(key)
-    except NotFound:
-        bgp = NodeBGP.model_validate({"ipv4Address": text})
-        node = Node(metadata=ObjectMeta(name=name), spec=NodeSpec(bgp=bgp))
-        try:
-            store.create(key, node)
-            return
-        except AlreadyExists:
-            record = store.get(key)
-    if not isinstance(record.value, Node):
-        raise InvalidInput(f"stored Node {name} is of kind {type(record.value).__name__}")
-    bgp = record.value.spec.bgp or NodeBGP()
-    if bgp.ipv4_address == text:
-        return
-    spec = record.value.spec.model_copy(
-        update={"bgp": bgp.model_copy(update={"ipv4_address": text})}
-    )
-    store.update(key, record.value.model_copy(update={"spec": spec}), record.revision)
+        write_durably(mtu_file, str(mtu).encode(), mode=0o644)
+    write_durably(nodename_file, node.encode(), mode=0o644)

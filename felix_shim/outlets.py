@@ -14,7 +14,7 @@ from felix_shim.bgp import BirdInput
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.lanes import Job, Lane
-from felix_shim.model import EndpointId
+from felix_shim.model import Endpoint, EndpointId
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
 from felix_shim.state import Memory
@@ -33,8 +33,9 @@ class Outlets:
     (None: there is no BIRD) has BIRD run with this input; `save(memory)`; `survey()` posts a
     `Surveyed`; `register(address)` sees to this node's Node resource.
 
-    At once: `listen`, `nudge`, `own`, and `ask_raises(addresses, urgent)`, whose answers come as
-    `RaisesSeen` now if urgent, and again and again while there are addresses.
+    At once: `listen`, `nudge`, `own`, `warn(endpoint, text)` about its pod, and
+    `ask_raises(addresses, urgent)`, whose answers come as `RaisesSeen` now if urgent, and again
+    and again while there are addresses.
     """
 
     routes: RouteTable
@@ -48,4 +49,5 @@ class Outlets:
     listen: Callable[[Mapping[EndpointId, Watched]], None]
     nudge: Callable[[], None]
     own: Callable[[Mapping[EndpointId, Ownership]], None]
+    warn: Callable[[Endpoint, str], None]
     ask_raises: Callable[[frozenset[IPAddress], bool], None]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from felix_shim.jsonlog import Log
 from felix_shim.model import EndpointId
+from ipam.client import Retry
 from libtortie.errors import MigrationRefused, NotFound, OwnerMismatch, TortieError, first_line
 from libtortie.model.ipam import Owner
 
@@ -20,6 +21,9 @@ FIRST_DELAY = 0.1
 LONGEST_DELAY = 5.0
 REFUSED_DELAY = 30.0
 """Seconds before asking again after an answer that another attempt will hardly change."""
+RETRY = Retry(attempts=3, seconds=2.0)
+"""What the IPAM client may try within one promotion: one VM's trouble must not hold up the next,
+and this loop tries again anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class _Claim:
 
 @dataclass(slots=True)
 class OwnerKeeper:
-    """`promote(handle, owner)` is `IPAMClient.promote`; `monotonic` is in seconds."""
+    """`promote(handle, owner)` is `IPAMClient.promote`, with `RETRY`; `monotonic` is in seconds."""
 
     promote: Callable[[str, Owner], bool]
     log: Log

@@ -345,6 +345,7 @@ class Reconciler:
                     due.chores.add(MEMORY)
                 case Warn(text):
                     self._log.warning("migration_warning", endpoint=local.id, reason=text)
+                    self._chores.out.warn(local.endpoint, text)
                 case _:
                     due.chores |= {LISTEN, OWNERS}
 

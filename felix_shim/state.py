@@ -119,6 +119,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # whatever the umask, and whoever left a temporary file
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

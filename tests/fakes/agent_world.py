@@ -232,6 +232,7 @@ class Bench:
         self.asked: frozenset[IPAddress] = frozenset()
         self.urgent = False
         self.registered: list[IPv4Interface] = []
+        self.warned: list[tuple[EndpointId, str]] = []
         self.nft_broken = False
         self.disk_broken = False
         self.inbox = Inbox()
@@ -248,6 +249,7 @@ class Bench:
             listen=self._listen,
             nudge=lambda: None,
             own=self._own,
+            warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
             ask_raises=self._ask,
         )
         identity = Identity(

@@ -105,7 +105,7 @@ def test_an_endpoint_gets_rules_route_status_and_node_resource(node: NodeProcess
     until("the route", lambda: node.metrics("web") == [1024])
     stored = until("the node", lambda: node.stored(ResourceKey(Kind.NODE, NODE)))
     assert stored.spec.bgp.ipv4_address == "172.31.1.2/24"
-    assert (node.root / "nodename").read_text() == f"{NODE}\n"
+    assert (node.root / "nodename").read_text() == NODE
     node.store.delete(key)
     until("the route goes", lambda: node.metrics("web") == [])
     until("the status file goes", lambda: node.status("web") is None)

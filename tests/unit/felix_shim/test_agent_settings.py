@@ -94,6 +94,6 @@ def test_what_is_refused_is_named(text: str, named: str) -> None:
 
 def test_a_missing_file_is_the_defaults_unless_it_was_asked_for(tmp_path: Path) -> None:
     missing = str(tmp_path / "none.yaml")
-    assert load_config(missing, required=False).nodename == ""
+    assert load_config(missing, required=False).ip == "autodetect"
     with pytest.raises(InvalidInput, match="no such file"):
         load_config(missing, required=True)

@@ -1,0 +1,237 @@
+"""Which of this node's addresses the other nodes know it by.
+
+A *method* is what the configuration says under `ip`, with Calico's words:
+
+* `172.31.1.2/24`: this one, on whichever link has it;
+* `autodetect`: the first of an uplink, the default route's link before the others;
+* `interface=<regex>[,<regex>]`: the first of a link whose name one of them is found in;
+* `skip-interface=<regex>[,…]`: as `autodetect`, without these links;
+* `cidr=<cidr>[,<cidr>]`: the first within one of these;
+* `can-reach=<address>`: the one the kernel would use to get there;
+* `kubernetes-internal-ip`: the InternalIP of the Node in the API.
+
+Links are looked at in the order of their index. Never: a link-local or loopback address, or one
+of a link that is down.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Interface,
+    ip_address,
+)
+
+from libtortie.errors import InvalidInput, NotFound
+from libtortie.linux.port import Kernel, Link
+from libtortie.model.ipam import IPAddress
+from libtortie.model.names import INTERFACE_PREFIX
+
+AUTODETECT = "autodetect"
+INTERNAL_IP = "kubernetes-internal-ip"
+_NOT_UPLINKS = re.compile(
+    rf"lo$|{INTERFACE_PREFIX}|docker|cni|cbr|br-[0-9a-f]{{12}}$|veth|virbr|lxcbr|flannel|kube-|"
+    r"tunl|vxlan\.calico|vxlan-v6\.calico|wireguard\.cali|wg-v6\.cali|dummy|nodelocaldns"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """The node's address and the link it is on; `link` is empty when no link has it."""
+
+    address: IPv4Interface
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """This address."""
+
+    address: IPv4Interface
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    """The first address of a link that `only` is found in the name of, and `never` is not."""
+
+    only: re.Pattern[str] | None = None
+    never: re.Pattern[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The first address in one of these networks."""
+
+    cidrs: tuple[IPv4Network, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CanReach:
+    """The kernel's source address towards a destination."""
+
+    destination: IPv4Address
+
+
+@dataclass(frozen=True, slots=True)
+class InternalIP:
+    """What the Node in the API has as InternalIP."""
+
+
+Method = Fixed | ByName | Within | CanReach | InternalIP
+
+
+def parse_method(text: str) -> Method:
+    """The method that the text names. Raises ValueError saying what is wrong with it."""
+    word, equals, argument = text.strip().partition("=")
+    if not equals:
+        return _plain_method(word)
+    parts = [part.strip() for part in argument.split(",")]
+    if not all(parts):
+        raise ValueError(f"{text!r}: nothing after the equals sign or a comma")
+    match word:
+        case "interface":
+            return ByName(only=_pattern(parts))
+        case "skip-interface":
+            return ByName(never=_pattern(parts))
+        case "cidr":
+            return Within(tuple(IPv4Network(part) for part in parts))
+        case "can-reach":
+            return CanReach(IPv4Address(argument.strip()))
+    raise ValueError(
+        f"{text!r}: known are autodetect, <address>/<prefixlen>, interface=, skip-interface=, "
+        f"cidr=, can-reach=, {INTERNAL_IP}"
+    )
+
+
+def _plain_method(word: str) -> Method:
+    if word in (AUTODETECT, "first-found"):
+        return ByName()
+    if word == INTERNAL_IP:
+        return InternalIP()
+    if "/" not in word:
+        IPv4Interface(word)
+        raise ValueError(f"{word}: ip needs its prefix length, e.g. 172.31.1.2/24")
+    return Fixed(IPv4Interface(word))
+
+
+def _pattern(parts: list[str]) -> re.Pattern[str]:
+    try:
+        return re.compile("|".join(f"(?:{part})" for part in parts))
+    except re.error as error:
+        raise ValueError(f"{','.join(parts)!r} is no regular expression: {error}") from error
+
+
+def source_towards(destination: IPv4Address) -> IPAddress | None:
+    """The address the kernel would send from, by its own routing; None: no way there.
+
+    Connecting a datagram socket looks the route up and sends nothing.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(destination), 9))
+        except OSError:
+            return None
+        return ip_address(probe.getsockname()[0])
+
+
+def nobody() -> tuple[IPAddress, ...]:
+    """Internal addresses where there is no API to ask."""
+    raise InvalidInput(f"ip: {INTERNAL_IP} needs kubeconfig or k8s_api_root")
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What two of the methods ask beside the kernel's links. May raise as the API client does."""
+
+    source_towards: Callable[[IPv4Address], IPAddress | None] = source_towards
+    internal_ips: Callable[[], tuple[IPAddress, ...]] = field(default=nobody)
+
+
+def find_address(kernel: Kernel, configured: str, outside: Outside | None = None) -> NodeAddress:
+    """The address that a method in words means now.
+
+    Raises `InvalidInput` when there is none to be found, and what `outside` raises.
+    """
+    method = parse_method(configured)
+    outside = outside or Outside()
+    match method:
+        case Fixed(address):
+            return _on_link(kernel, address.ip) or NodeAddress(address, "")
+        case ByName():
+            found = next(_named(kernel, method), None)
+        case Within(cidrs):
+            found = next((one for one in _all(kernel) if _inside(one, cidrs)), None)
+        case CanReach(destination):
+            source = outside.source_towards(destination)
+            found = None if source is None else _on_link(kernel, source)
+        case InternalIP():
+            addresses = outside.internal_ips()
+            found = next(filter(None, (_on_link(kernel, one) for one in addresses)), None)
+    if found is None:
+        seen = ", ".join(f"{one.address} on {one.link}" for one in _all(kernel)) or "none at all"
+        raise InvalidInput(f"ip: {configured} finds no IPv4 address; links that are up have {seen}")
+    return found
+
+
+def uplink_mtu(kernel: Kernel, uplinks: tuple[str, ...]) -> int:
+    """The smallest MTU of these links, in bytes; 0 when none of them is there."""
+    return min((link.mtu for link in kernel.links() if link.name in uplinks), default=0)
+
+
+def interfaces(kernel: Kernel) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Uplinks that are up, by name, with their addresses (no prefix length, no link-local ones)."""
+    found = []
+    for link in sorted(_up(kernel), key=lambda one: one.name):
+        addresses = tuple(str(one.ip) for one in _addresses(kernel, link))
+        if addresses and not _NOT_UPLINKS.match(link.name):
+            found.append((link.name, addresses))
+    return tuple(found)
+
+
+def _named(kernel: Kernel, method: ByName) -> Iterator[NodeAddress]:
+    """Candidates by link name. Links of containers count only when asked for by name."""
+    default = {route.ifname for route in kernel.routes() if route.dst.prefixlen == 0}
+
+    def wanted(name: str) -> bool:
+        if method.never is not None and method.never.search(name):
+            return False
+        if method.only is not None:
+            return name != "lo" and method.only.search(name) is not None
+        return not _NOT_UPLINKS.match(name)
+
+    found = [one for one in _all(kernel) if wanted(one.link)]
+    return iter(sorted(found, key=lambda one: one.link not in default))  # the sort is stable
+
+
+def _inside(candidate: NodeAddress, cidrs: tuple[IPv4Network, ...]) -> bool:
+    return any(candidate.address.ip in cidr for cidr in cidrs)
+
+
+def _on_link(kernel: Kernel, address: IPAddress) -> NodeAddress | None:
+    """The address with the prefix length it has on its link."""
+    return next((one for one in _all(kernel) if one.address.ip == address), None)
+
+
+def _all(kernel: Kernel) -> Iterator[NodeAddress]:
+    for link in sorted(_up(kernel), key=lambda one: one.ifindex):
+        for address in _addresses(kernel, link):
+            if isinstance(address, IPv4Interface):
+                yield NodeAddress(address, link.name)
+
+
+def _up(kernel: Kernel) -> list[Link]:
+    return [link for link in kernel.links() if link.up]
+
+
+def _addresses(kernel: Kernel, link: Link) -> list[IPv4Interface | IPv6Interface]:
+    try:
+        found = kernel.addresses(link.name)
+    except NotFound:
+        return []
+    return [one for one in found if not one.ip.is_link_local and not one.ip.is_loopback]

@@ -1,0 +1,355 @@
+"""What a node writes when it starts, in Calico's order; every step may be repeated.
+
+Identity of the cluster → this node's Node → default pools → version and type → tiers →
+configurations → the node's files. Nodes may start at once, and be killed anywhere: each step
+looks at what is stored, and writes only if that is still so.
+
+While `datastoreReady` is false only this node's own records are written; nothing is made for the
+cluster until somebody unlocks it. The agent does not wait for that: `run` sees to what is left.
+
+Fatal is only an address another node has, or none to be found. A stored object that cannot be
+read, a right that is missing: named in the log, and the next step follows.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from felix_shim import defaults
+from felix_shim.addresses import NodeAddress, Outside, find_address, interfaces, uplink_mtu
+from felix_shim.config import NONE, NodeConfig
+from felix_shim.ensure import ensure
+from felix_shim.jsonlog import Log
+from felix_shim.kube_node import ClusterFacts, cluster_facts, internal_ips
+from felix_shim.node import AddressTakenError, NodeFacts, claim, register, write_files
+from libtortie.datastore.port import Check, Datastore, Record
+from libtortie.errors import (
+    Conflict,
+    InvalidInput,
+    Malformed,
+    NotFound,
+    PartialCommit,
+    TortieError,
+    Unauthorized,
+    Unavailable,
+    first_line,
+)
+from libtortie.kube.port import KubeReader
+from libtortie.linux.port import IPNetwork, Kernel
+from libtortie.model.ipam import IPAddress, IPAMConfig
+from libtortie.model.keys import IPAMConfigKey, Key, Kind, ResourceKey, Resources
+from libtortie.model.resources import (
+    BGPConfiguration,
+    ClusterInformation,
+    FelixConfiguration,
+    FelixConfigurationSpec,
+    IPAMConfiguration,
+    IPPool,
+    ObjectMeta,
+    Resource,
+    Tier,
+)
+
+T = TypeVar("T", bound=Resource)
+
+RETRY_SECONDS = 1.0
+UNLOCK_SECONDS = 5.0
+_REPEATED = (Unavailable, Conflict, PartialCommit)
+
+
+class HeldBackError(TortieError):
+    """A step that must wait: the text says for what."""
+
+
+def new_guid() -> str:
+    """32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
+@dataclass(slots=True)
+class StartUp:
+    """The steps, and what they need. `over` is set when the agent is to end."""
+
+    config: NodeConfig
+    kernel: Kernel
+    store: Datastore
+    kube: KubeReader | None
+    log: Log
+    over: threading.Event
+    outside: Outside = field(default_factory=Outside)
+    guid: Callable[[], str] = new_guid
+    complete: bool = False
+    _address: NodeAddress | None = None
+    _cluster: ClusterFacts | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _done: set[str] = field(default_factory=set)
+    _complaints: dict[str, str] = field(default_factory=dict)
+
+    # -- the agent's side --------------------------------------------------------------------
+
+    def begin(self) -> NodeAddress | None:
+        """Everything once, waiting as long as the store is away; None when the end came first.
+
+        Raises `InvalidInput` for an address that another node has, or that cannot be found.
+        """
+        while not self.over.is_set():
+            try:
+                address = self.address()
+                self.attempt()
+            except _REPEATED as error:
+                self._complain("begin", error)
+                self.over.wait(RETRY_SECONDS)
+            else:
+                return address
+        return None
+
+    def run(self) -> None:
+        """A thread's body: what `begin` had to leave, until it is done or `stop`."""
+        while not self.complete and not self._stop.wait(UNLOCK_SECONDS):
+            try:
+                self.attempt()
+            except _REPEATED as error:
+                self._complain("run", error)
+
+    def stop(self) -> None:
+        """Make `run` return soon."""
+        self._stop.set()
+
+    def address(self) -> NodeAddress:
+        """This node's address, chosen once. Raises as `find_address`."""
+        if self._address is None:
+            outside = self.outside
+            if self.kube is not None:
+                outside = replace(outside, internal_ips=self._internal_ips)
+            self._address = find_address(self.kernel, self.config.ip, outside)
+        return self._address
+
+    def uplinks(self) -> tuple[str, ...]:
+        """The links that carry this node's traffic."""
+        named = tuple(name for name in self.config.uplinks if name)
+        link = self.address().link
+        return named or ((link,) if link else ())
+
+    def facts(self) -> NodeFacts:
+        """What this node says about itself."""
+        chosen = self.address()
+        return NodeFacts(
+            name=self.config.node,
+            address=chosen.address,
+            link=chosen.link,
+            as_number=self.config.as_number,
+            interfaces=interfaces(self.kernel),
+            kube_node=self.config.kube_node,
+        )
+
+    def attempt(self) -> None:
+        """All steps in order; `complete` says whether nothing is left to be done later."""
+        whole = [self._step(name, step) for name, step in self._steps()]
+        self.complete = all(whole)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def _steps(self) -> tuple[tuple[str, Callable[[], bool]], ...]:
+        return (
+            ("cluster identity", self._identity),
+            ("node", self._node),
+            ("IPv4 pool", lambda: self._pool(4)),
+            ("IPv6 pool", lambda: self._pool(6)),
+            ("cluster information", self._cluster_information),
+            ("tiers", self._tiers),
+            ("FelixConfiguration", self._felix),
+            ("BGPConfiguration", self._bgp),
+            ("IPAMConfiguration", self._ipam),
+            ("files", self._files),
+        )
+
+    def _step(self, name: str, step: Callable[[], bool]) -> bool:
+        """One step, if it was not done before; False when it must be done later."""
+        if name in self._done:
+            return True
+        try:
+            if step():
+                self.log.info("start_up", step=name)
+        except _REPEATED:
+            raise
+        except HeldBackError as error:
+            self._complain(name, error)
+            return False
+        except AddressTakenError:
+            raise
+        except OSError as error:
+            self._complain(name, error)
+            return False
+        except TortieError as error:
+            self._complain(name, error)
+        self._done.add(name)
+        return True
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """Once, until it is another complaint."""
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        if self._complaints.get(name) == reason:
+            return
+        self._complaints[name] = reason
+        waits = isinstance(error, (HeldBackError, *_REPEATED))
+        if waits:
+            self.log.warning("start_up_waits", step=name, reason=reason)
+        else:
+            self.log.error("start_up_failed", step=name, reason=reason)
+
+    def _identity(self) -> bool:
+        """A cluster has a GUID before it has a node."""
+        guid = self.guid()
+        return self._ensure_cluster(lambda stored: defaults.plan_cluster(stored, guid=guid))
+
+    def _cluster_information(self) -> bool:
+        types = [one.strip() for one in self.config.cluster_type.split(",")]
+        types += self._installers().types
+        if self.config.datastore_type == "kubernetes":
+            types.append("kdd")
+        guid, version = self.guid(), self.config.calico_version
+        return self._ensure_cluster(
+            lambda stored: defaults.plan_cluster(stored, guid=guid, version=version, types=types)
+        )
+
+    def _ensure_cluster(
+        self, plan: Callable[[ClusterInformation | None], ClusterInformation]
+    ) -> bool:
+        return ensure(self.store, defaults.CLUSTER, ClusterInformation, plan)
+
+    def _node(self) -> bool:
+        for name in self.store.list(Resources(Kind.NODE)).malformed:
+            self.log.error("stored_value_unreadable", reason=name)
+        if not self.config.ip_check:
+            return register(self.store, self.facts())
+        return claim(self.store, self.facts(), self.over.wait)
+
+    def _pool(self, version: int) -> bool:
+        """The default pool of a family, only if there is none of any kind."""
+        config = self.config.default_pools.ipv4 if version == 4 else self.config.default_pools.ipv6
+        if config.cidr == NONE or self._has_pool(version):
+            return False
+        self._unlocked()
+        cidr = self._cidr(version, config.cidr)
+        if cidr is None:
+            return False
+        made = defaults.pool(cidr, config)
+
+        def plan(stored: IPPool | None) -> IPPool | None:
+            return made if stored is None and not self._has_pool(version) else None
+
+        return ensure(self.store, made.key, IPPool, plan, self._unlocked)
+
+    def _has_pool(self, version: int) -> bool:
+        """Whether a pool of the family is stored; one that cannot be read might be."""
+        listing = self.store.list(Resources(Kind.IP_POOL))
+        if listing.malformed:
+            raise Malformed(f"no default pool beside what cannot be read: {listing.malformed[0]}")
+        cidrs = [one.value.spec.cidr for one in listing.records if isinstance(one.value, IPPool)]
+        return any((":" in cidr) == (version == 6) for cidr in cidrs)
+
+    def _cidr(self, version: int, configured: str) -> IPNetwork | None:
+        """The default pool's range; None when the family needs none. Raises `InvalidInput`."""
+        if configured:
+            return defaults.usable_cidr(configured, version)
+        if version == 6 and not self._has_ipv6():
+            return None
+        if found := defaults.usable_cidr(self._installers().pod_cidrs, version):
+            return found
+        if version == 6:
+            return defaults.random_ipv6_cidr(uuid.uuid4().bytes)
+        free = defaults.free_ipv4_cidr(self.kernel.routes())
+        if free is None:
+            raise InvalidInput("every private /16 overlaps a route; set default_pools.ipv4.cidr")
+        return free
+
+    def _has_ipv6(self) -> bool:
+        try:
+            return self.kernel.read_sysctl("net/ipv6/conf/all/disable_ipv6") == "0"
+        except NotFound:
+            return False
+
+    def _tiers(self) -> bool:
+        written = [self._create(tier.key, Tier, tier) for tier in defaults.tiers()]
+        return any(written)
+
+    def _felix(self) -> bool:
+        written = ensure(
+            self.store, defaults.FELIX, FelixConfiguration, defaults.plan_felix, self._unlocked
+        )
+        if self.config.datastore_type != "etcd":
+            return written
+        name = f"node.{self.config.node}"
+        spec = FelixConfigurationSpec.model_validate({"defaultEndpointToHostAction": "Return"})
+        own = FelixConfiguration(metadata=ObjectMeta(name=name), spec=spec)
+        return self._create(own.key, FelixConfiguration, own) or written
+
+    def _bgp(self) -> bool:
+        return self._create(defaults.BGP, BGPConfiguration, defaults.bgp_configuration())
+
+    def _ipam(self) -> bool:
+        """The resource, agreeing with the record as long as that is what it was."""
+        record = self._read(IPAMConfigKey())
+        held = record.value if record is not None and isinstance(record.value, IPAMConfig) else None
+        made = defaults.ipam_configuration(held)
+        revision = record.revision if record is not None else None
+
+        def checks() -> tuple[Check, ...]:
+            return (*self._unlocked(), Check(IPAMConfigKey(), revision))
+
+        return ensure(
+            self.store,
+            defaults.IPAM,
+            IPAMConfiguration,
+            lambda stored: made if stored is None else None,
+            checks,
+        )
+
+    def _files(self) -> bool:
+        mtu = uplink_mtu(self.kernel, self.uplinks())
+        write_files(Path(self.config.nodename_file), self.config.node, self.config.mtu_file, mtu)
+        return False
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _create(self, key: ResourceKey, model: type[T], made: T) -> bool:
+        """Make something for the cluster unless it is there."""
+        return ensure(
+            self.store, key, model, lambda stored: made if stored is None else None, self._unlocked
+        )
+
+    def _unlocked(self) -> tuple[Check, ...]:
+        """What must still hold when something is made for the cluster. Raises `HeldBackError`."""
+        record = self._read(defaults.CLUSTER)
+        value = record.value if record is not None else None
+        if isinstance(value, ClusterInformation) and value.spec.datastore_ready is False:
+            raise HeldBackError("the datastore is locked (ClusterInformation: datastoreReady)")
+        return (Check(defaults.CLUSTER, record.revision if record is not None else None),)
+
+    def _read(self, key: Key) -> Record | None:
+        try:
+            return self.store.get(key)
+        except NotFound:
+            return None
+
+    def _installers(self) -> ClusterFacts:
+        """What the API's ConfigMaps say, asked once. Raises `HeldBackError` while it is silent."""
+        if self._cluster is None and self.kube is not None:
+            try:
+                self._cluster = cluster_facts(self.kube)
+            except Unavailable as error:
+                raise HeldBackError(first_line(error)) from error
+            except Unauthorized as error:
+                self._complain("kubeadm", error)
+                self._cluster = ClusterFacts()
+        return self._cluster or ClusterFacts()
+
+    def _internal_ips(self) -> tuple[IPAddress, ...]:
+        if self.kube is None:
+            raise InvalidInput("no API")
+        return internal_ips(self.kube, self.config.kube_node)
