@@ -1,8 +1,9 @@
 """Stored resources → what BIRD is configured with on this node. Pure.
 
-The mesh is every other node with a BGP address, unless `nodeToNodeMeshEnabled` is false. A BGPPeer
-counts when it names this node, selects it, or names and selects nobody. One that cannot be used
-is a problem in words, never a reason to configure nothing.
+The mesh is every other node with a BGP address, unless `nodeToNodeMeshEnabled` is false or one of
+the two is a route reflector. A BGPPeer counts when it names this node, selects it, or names and
+selects nobody; one that names it goes first. One that cannot be used, and every field that is
+not obeyed, is a problem in words, never a reason to configure nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, ip_address
 
-from felix_shim.bgp import DEFAULT_AS, BirdInput, Peer
+from felix_shim.bgp import AS_MAX, DEFAULT_AS, BirdInput, Peer
 from felix_shim.cluster import Cluster
 from felix_shim.settings import Settings
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
 from libtortie.model.ipam import IPAddress
-from libtortie.model.resources import BGPPeer, Node
+from libtortie.model.resources import BGPConfigurationSpec, BGPPeer, Node, Wire
 
 BGP_PORT = 179
+PORT_MAX = 65535
+_DONE_ANYWAY = {
+    "sourceAddress": "UseNodeIP",
+    "nextHopMode": "Auto",
+    "reversePeering": "Auto",
+    "bindMode": "None",
+}
+"""Fields that nobody reads, with the value that says what happens in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +45,12 @@ def bird_input(
     bgp = cluster.bgp().spec
     default_as = bgp.as_number or DEFAULT_AS
     own = cluster.nodes().get(cluster.node)
-    problems: list[str] = []
+    problems: list[str] = [*_not_obeyed("BGPConfiguration default", bgp, *_services(bgp))]
     peers: dict[tuple[IPAddress, int], Peer] = {}
     if bgp.node_to_node_mesh_enabled is not False:
         for peer in _mesh(cluster, address, default_as, problems):
             peers[peer.address, peer.port] = peer
-    for resource in cluster.peers():
+    for resource in sorted(cluster.peers(), key=lambda one: not one.spec.node):
         try:
             found = _peer(resource, cluster.node, own, default_as)
         except (InvalidInput, ValueError) as error:
@@ -51,6 +60,7 @@ def bird_input(
             problems.append(f"BGPPeer {resource.metadata.name}: {found.address} is this node")
         elif found is not None:
             peers.setdefault((found.address, found.port), found)
+            problems += _not_obeyed(f"BGPPeer {resource.metadata.name}", resource.spec)
     return BirdPlan(
         BirdInput(
             node=cluster.node,
@@ -77,11 +87,39 @@ def _mesh(
         there = cluster.node_address(name)
         if name == cluster.node or there is None:
             continue
+        if _reflects(node) or _reflects(cluster.nodes().get(cluster.node)):
+            continue
         if there == address.ip:
             problems.append(f"Node {name} has this node's address {there}")
             continue
         peers.append(Peer(there, _as_number(node, default_as), port, mesh=True))
     return peers
+
+
+def _reflects(node: Node | None) -> bool:
+    """Whether the node is a route reflector: only BGPPeers lead to and from it."""
+    return bool(node and node.spec.bgp and node.spec.bgp.route_reflector_cluster_id)
+
+
+def _not_obeyed(name: str, spec: Wire, *more: str) -> list[str]:
+    """The fields of a resource that ask for what this agent does not do, in one line."""
+    unread = {
+        field
+        for field, value in (spec.model_extra or {}).items()
+        if value and _DONE_ANYWAY.get(field) != value
+    }
+    fields = ", ".join(sorted(unread.union(more)))
+    return [f"{name}: not obeyed: {fields}"] if fields else []
+
+
+def _services(spec: BGPConfigurationSpec) -> list[str]:
+    """Services' addresses that shall be announced: nothing here announces them."""
+    wanted = {
+        "serviceClusterIPs": spec.service_cluster_ips,
+        "serviceExternalIPs": spec.service_external_ips,
+        "serviceLoadBalancerIPs": spec.service_load_balancer_ips,
+    }
+    return [name for name, cidrs in wanted.items() if cidrs]
 
 
 def _as_number(node: Node | None, default_as: int) -> int:
@@ -98,17 +136,25 @@ def _peer(resource: BGPPeer, node: str, own: Node | None, default_as: int) -> Pe
         if not selectors.parse(spec.node_selector).matches(labels):
             return None
     if not spec.peer_ip:
-        raise InvalidInput("no peerIP (peerSelector is not supported)")
+        unread = ", ".join(sorted(spec.model_extra or {})) or "nothing else"
+        raise InvalidInput(f"no peerIP, and not obeyed: {unread}")
     address, port = _address_and_port(spec.peer_ip)
-    return Peer(address, spec.as_number or default_as, port)
+    as_number = spec.as_number or default_as
+    if not 1 <= as_number <= AS_MAX:
+        raise InvalidInput(f"asNumber {as_number} is outside 1..{AS_MAX}")
+    return Peer(address, as_number, port)
 
 
 def _address_and_port(text: str) -> tuple[IPAddress, int]:
     """`192.0.2.1`, `192.0.2.1:179`, `2001:db8::1` or `[2001:db8::1]:179`. Raises ValueError."""
+    host, port = text, str(BGP_PORT)
     if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        return ip_address(host), int(rest.removeprefix(":") or BGP_PORT)
-    if text.count(":") == 1:
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"peerIP {text!r} is not [address]:port")
+        port = rest[1:] or port
+    elif text.count(":") == 1:
         host, _, port = text.partition(":")
-        return ip_address(host), int(port)
-    return ip_address(text), BGP_PORT
+    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX):
+        raise ValueError(f"peerIP {text!r}: port {port!r} is outside 1..{PORT_MAX}")
+    return ip_address(host), int(port)

@@ -10,17 +10,8 @@ from pathlib import Path
 import pytest
 
 from felix_shim.bgp import BirdInput, Peer, render_bird
-from felix_shim.bgp_peers import plan_peers
 from felix_shim.routes import Priorities
 from libtortie.errors import InvalidInput
-from libtortie.model.resources import (
-    BGPConfigurationSpec,
-    BGPPeer,
-    BGPPeerSpec,
-    Node,
-    NodeSpec,
-    ObjectMeta,
-)
 
 GOLDEN = Path(__file__).with_name("golden_bird.conf")
 MESH = Peer(ip_address("172.31.0.12"), 64512, mesh=True)
@@ -105,85 +96,3 @@ def test_multihop_only_where_needed() -> None:
 def test_what_bird_must_not_be_given_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         render_bird(replace(CONFIG, **change))  # type: ignore[arg-type]  # test data
-
-
-def node(name: str, address: str, *, as_number: int | None = None, cluster: str = "") -> Node:
-    bgp = {"ipv4Address": address, "asNumber": as_number, "routeReflectorClusterID": cluster}
-    return Node(metadata=ObjectMeta(name=name), spec=NodeSpec.model_validate({"bgp": bgp}))
-
-
-def bgp_peer(name: str, peer_ip: str, as_number: int = 65000, **spec: str) -> BGPPeer:
-    return BGPPeer(
-        metadata=ObjectMeta(name=name),
-        spec=BGPPeerSpec.model_validate({"peerIP": peer_ip, "asNumber": as_number} | spec),
-    )
-
-
-NODES = [
-    node("n1", "172.31.0.11/24"),
-    node("n2", "172.31.0.12/24"),
-    node("n3", "172.31.0.13/24", as_number=64600),
-]
-NOTHING = BGPConfigurationSpec()
-
-
-def addresses(peers: tuple[Peer, ...]) -> list[str]:
-    return [f"{peer.address} {peer.as_number}" for peer in peers]
-
-
-def test_the_mesh_is_everybody_else() -> None:
-    plan = plan_peers("n1", NODES, [], NOTHING)
-    assert plan.as_number == 64512
-    assert addresses(plan.peers) == ["172.31.0.12 64512", "172.31.0.13 64600"]
-    assert all(peer.mesh for peer in plan.peers)
-    assert plan_peers("n3", NODES, [], NOTHING).as_number == 64600
-
-
-def test_the_mesh_can_be_off_and_spares_route_reflectors() -> None:
-    off = BGPConfigurationSpec.model_validate({"nodeToNodeMeshEnabled": False, "asNumber": 64999})
-    assert plan_peers("n1", NODES, [], off).peers == ()
-    assert plan_peers("n1", NODES, [], off).as_number == 64999
-    reflector = node("n4", "172.31.0.14/24", cluster="1.0.0.1")
-    assert len(plan_peers("n1", [*NODES, reflector], [], NOTHING).peers) == 2
-    assert plan_peers("n4", [*NODES, reflector], [], NOTHING).peers == ()
-
-
-def test_explicit_peers_are_for_all_or_for_one_node() -> None:
-    peers = [
-        bgp_peer("all", "172.31.0.1"),
-        bgp_peer("mine", "172.31.0.2:1179", 65001, node="n1"),
-        bgp_peer("other", "172.31.0.3", node="n2"),
-        bgp_peer("special", "172.31.0.1", 65009, node="n1"),
-    ]
-    off = BGPConfigurationSpec.model_validate({"nodeToNodeMeshEnabled": False})
-    for order in itertools.permutations(peers):
-        plan = plan_peers("n1", NODES, order, off)
-        assert addresses(plan.peers) == ["172.31.0.1 65009", "172.31.0.2 65001"]
-        assert plan.peers[1].port == 1179
-        assert plan.problems == ()
-
-
-@pytest.mark.parametrize(
-    ("peer", "complaint"),
-    [
-        (bgp_peer("p", "not an address"), "peerIP"),
-        (bgp_peer("p", "172.31.0.1:0"), "port"),
-        (bgp_peer("p", "172.31.0.1:x"), "port"),
-        (bgp_peer("p", "[fd00::1"), "peerIP"),
-        (bgp_peer("p", "172.31.0.1", 0), "asNumber"),
-        (bgp_peer("p", "172.31.0.1", nodeSelector="rack == 'r1'"), "nodeSelector"),
-    ],
-)
-def test_a_peer_that_cannot_be_used_is_named_and_hurts_nobody(
-    peer: BGPPeer, complaint: str
-) -> None:
-    plan = plan_peers("n1", NODES, [peer], NOTHING)
-    assert len(plan.peers) == 2
-    (problem,) = plan.problems
-    assert complaint in problem
-    assert "BGPPeer p" in problem
-
-
-def test_ipv6_peers_with_a_port() -> None:
-    plan = plan_peers("n1", [], [bgp_peer("p", "[fd00::1]:1179")], NOTHING)
-    assert (str(plan.peers[0].address), plan.peers[0].port) == ("fd00::1", 1179)

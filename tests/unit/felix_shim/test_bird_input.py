@@ -18,8 +18,10 @@ from tests.fakes.agent_world import NODE, resource_record
 ADDRESS = IPv4Interface("172.31.1.2/24")
 
 
-def node(name: str, address: str = "", *, as_number: int | None = None) -> Record:
-    bgp: dict[str, Any] = {"ipv4Address": address}
+def node(
+    name: str, address: str = "", *, as_number: int | None = None, reflects: str = ""
+) -> Record:
+    bgp: dict[str, Any] = {"ipv4Address": address, "routeReflectorClusterID": reflects}
     if as_number:
         bgp["asNumber"] = as_number
     return resource_record(Kind.NODE, name, {"bgp": bgp} if address else {})
@@ -90,6 +92,9 @@ def test_what_cannot_be_used_is_named_and_the_rest_goes_on() -> None:
             peer("self", peerIP="172.31.1.2", asNumber=65000),
             peer("empty", asNumber=65000),
             peer("bad", peerIP="nonsense", asNumber=65000),
+            peer("port", peerIP="192.0.2.8:0", asNumber=65000),
+            peer("text", peerIP="192.0.2.8:bgp", asNumber=65000),
+            peer("bracket", peerIP="[fd00::1", asNumber=65000),
             peer("selector", nodeSelector="((", peerIP="192.0.2.9", asNumber=65000),
             peer("good", peerIP="192.0.2.1", asNumber=65000),
         ),
@@ -97,11 +102,83 @@ def test_what_cannot_be_used_is_named_and_the_rest_goes_on() -> None:
     assert found.input.peers == (Peer(ip_address("192.0.2.1"), 65000),)
     assert [problem.split(":")[0].split()[1] for problem in sorted(found.problems)] == [
         "bad",
+        "bracket",
         "empty",
+        "port",
         "selector",
         "self",
+        "text",
         "twin",
     ]
+
+
+def test_the_mesh_spares_route_reflectors() -> None:
+    me, other = node(NODE, "172.31.1.2/24"), node("n2", "172.31.2.2/24")
+    reflector = node("n3", "172.31.3.2/24", reflects="1.0.0.1")
+    assert [str(one.address) for one in plan(me, other, reflector).input.peers] == ["172.31.2.2"]
+    me = node(NODE, "172.31.1.2/24", reflects="1.0.0.1")
+    assert plan(me, other).input.peers == ()
+
+
+def test_a_peer_for_this_node_beats_one_for_all() -> None:
+    for order in ("aa", "zz"), ("zz", "aa"):
+        found = plan(
+            peers=(
+                peer(order[0], peerIP="192.0.2.1", asNumber=65000),
+                peer(order[1], peerIP="192.0.2.1", asNumber=65009, node=NODE),
+            )
+        )
+        assert found.input.peers == (Peer(ip_address("192.0.2.1"), 65009),)
+
+
+def test_fields_nobody_obeys_are_named_and_the_peer_is_used() -> None:
+    found = plan(
+        peers=(
+            peer(
+                "rack1",
+                peerIP="192.0.2.1",
+                asNumber=65000,
+                password={"secretKeyRef": {"name": "s", "key": "k"}},
+                filters=["pools-only"],
+                keepaliveTime="5s",
+                maxRestartTime="90s",
+                nextHopMode="Keep",
+                sourceAddress="None",
+                numAllowedLocalASNumbers=1,
+            ),
+            peer(
+                "plain",
+                peerIP="192.0.2.2",
+                asNumber=65000,
+                nextHopMode="Auto",
+                sourceAddress="UseNodeIP",
+                keepOriginalNextHop=False,
+            ),
+            peer("theirs", peerIP="192.0.2.3", asNumber=65000, node="n2", filters=["x"]),
+            peer("selected", peerSelector="has(rack)", asNumber=65000),
+        )
+    )
+    assert len(found.input.peers) == 2
+    assert found.problems == (
+        "BGPPeer rack1: not obeyed: filters, keepaliveTime, maxRestartTime, nextHopMode, "
+        "numAllowedLocalASNumbers, password, sourceAddress",
+        "BGPPeer selected: no peerIP, and not obeyed: peerSelector",
+    )
+
+
+def test_fields_of_the_bgp_configuration_that_nobody_obeys_are_named() -> None:
+    found = plan(
+        bgp={
+            "logSeverityScreen": "Info",
+            "serviceLoadBalancerAggregation": "Enabled",
+            "bindMode": "None",
+            "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}],
+            "nodeMeshMaxRestartTime": "2m0s",
+        }
+    )
+    assert found.problems == (
+        "BGPConfiguration default: not obeyed: nodeMeshMaxRestartTime, serviceClusterIPs",
+    )
 
 
 def test_only_confirmed_blocks_are_announced() -> None:
