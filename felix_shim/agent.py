@@ -285,9 +285,12 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
     nft = Nftables()
     files = StatusFiles(config.status_dir)
     state = StateFile(config.state_file, boot_id())
+    uplinks = parts.start_up.uplinks()
 
     def apply_policy(rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
         sysctls.ensure_node(parts.kernel)
+        if any(one.version == 6 for each in rules.endpoints for one in each.addresses):
+            sysctls.ensure_ipv6(parts.kernel, uplinks)
         failed = sysctls.ensure_workloads(parts.kernel, interfaces)
         nft.apply(rules)
         return failed

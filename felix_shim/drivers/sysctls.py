@@ -5,6 +5,9 @@
 * `rp_filter` is 0 on the veth and for `all` (the kernel takes the larger of the two): while a
   migration target has no route, strict or loose reverse-path filtering would leave the gateway's
   ARP unanswered. Spoofed packets are dropped by nftables, by interface, MAC and address.
+* A kernel that forwards IPv6 takes itself for a router and forgets the default route it learnt
+  from advertisements, unless `accept_ra` is 2. So the node begins to forward IPv6 with its first
+  IPv6 workload, and its uplinks go on listening.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ NODE = (
     ("net/ipv4/ip_forward", "1"),
     ("net/ipv4/conf/all/rp_filter", "0"),
 )
-NODE_IPV6 = (("net/ipv6/conf/all/forwarding", "1"),)
+NODE_IPV6 = "net/ipv6/conf/all/forwarding"
 WORKLOAD = (
     ("net/ipv4/conf/{}/rp_filter", "0"),
     ("net/ipv4/conf/{}/route_localnet", "1"),
@@ -35,14 +38,24 @@ WORKLOAD_IPV6 = (
 
 
 def ensure_node(kernel: Kernel) -> None:
-    """Make the node forward. Raises `KernelError`; a kernel without IPv6 is fine."""
+    """Make the node forward IPv4. Raises `KernelError`."""
     for name, value in NODE:
         kernel.write_sysctl(name, value)
-    for name, value in NODE_IPV6:
+
+
+def ensure_ipv6(kernel: Kernel, uplinks: Iterable[str]) -> None:
+    """Make the node forward IPv6. Raises `KernelError`; a kernel without IPv6 is fine."""
+    for uplink in uplinks:
+        name = f"net/ipv6/conf/{uplink}/accept_ra"
         try:
-            kernel.write_sysctl(name, value)
+            if kernel.read_sysctl(name) == "1":
+                kernel.write_sysctl(name, "2")
         except NotFound:
-            return  # IPv6 is not there: nothing to forward
+            continue  # a link that is away, or without IPv6, learns nothing anyway
+    try:
+        kernel.write_sysctl(NODE_IPV6, "1")
+    except NotFound:
+        return  # IPv6 is not there: nothing to forward
 
 
 def ensure_workloads(kernel: Kernel, interfaces: Iterable[str]) -> frozenset[str]:
