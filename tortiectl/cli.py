@@ -1,0 +1,116 @@
+"""`tortiectl`: the calicoctl-like command line.
+
+This module is all that `tortiectl --help` imports beside click, so it imports nothing else of
+weight. Every failure is one message on standard error and exit status 1, as calicoctl's; 130 after
+an interrupt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from libtortie.errors import TortieError
+from tortiectl.lazy import Entry, LazyGroup
+
+FAILED = 1
+INTERRUPTED = 130
+
+LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
+
+COMMANDS = {
+    "get": Entry("tortiectl.commands.get:get", "Show resources."),
+    "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
+    "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Globals:
+    """The options before the command."""
+
+    context: str = ""
+    log_level: str = "warning"
+
+
+class Tortiectl(LazyGroup):
+    """The root: where errors become messages and exit statuses."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run; in standalone mode this does not return."""
+        try:
+            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            if not standalone_mode:
+                return result
+        except click.ClickException as error:
+            if not standalone_mode:
+                raise
+            _complain(error)
+            sys.exit(FAILED)
+        except click.Abort:
+            if not standalone_mode:
+                raise
+            click.echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
+        sys.exit(result if isinstance(result, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; our errors become click's."""
+        try:
+            return super().invoke(ctx)
+        except TortieError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _complain(error: click.ClickException) -> None:
+    """One message, red on a terminal that wants colour, with the way to the command's help."""
+    color = False if os.environ.get("NO_COLOR") else None
+    ctx = getattr(error, "ctx", None)
+    label = click.style("Error:", fg="red", bold=True)
+    click.echo(f"{label} {error.format_message()}", err=True, color=color)
+    if isinstance(error, click.UsageError) and ctx is not None:
+        click.echo(f"See `{ctx.command_path} --help`.", err=True)
+
+
+@click.command(
+    cls=Tortiectl,
+    entries=COMMANDS,
+    name="tortiectl",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig to use.")
+@click.option(
+    "-l",
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="warning",
+    show_default=True,
+    help="What libraries may say on standard error.",
+)
+@click.pass_context
+def main(ctx: click.Context, context: str, log_level: str) -> None:
+    """Show and change what the cluster's network is told.
+
+    Where the datastore is: the file given with -c, else /etc/tortie/tortiectl.cfg, else the
+    environment (DATASTORE_TYPE, TORTIE_SQLITE_PATH, KUBECONFIG ...), else this node's
+    /etc/tortie/node.yaml.
+    """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+    ctx.obj = Globals(context, log_level)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""`tortiectl ipam configure`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ipam.attempts import DEFAULT_RETRY, Attempts
+from ipam.configure import COOLDOWN_LIMIT, MAX_BLOCKS_LIMIT, Change, Changed
+from ipam.configure import configure as apply_change
+from libtortie.model.ipam import Persistence
+from tortiectl.connection import Connection, connect
+from tortiectl.options import config_option
+
+
+@click.command()
+@config_option
+@click.option(
+    "--strictaffinity",
+    type=click.BOOL,
+    metavar="true|false",
+    help="Whether a node allocates only from blocks of its own.",
+)
+@click.option(
+    "--max-blocks-per-host",
+    type=click.INT,
+    metavar="N",
+    help=f"Most blocks of a node, 0 (Calico's default, 20 of a family) to {MAX_BLOCKS_LIMIT};"
+    " needs strict affinity.",
+)
+@click.option(
+    "--kubevirt-ip-persistence",
+    type=click.Choice([value.value for value in Persistence], case_sensitive=False),
+    help="Whether a VM keeps its addresses through restart and migration.",
+)
+@click.option(
+    "--ip-cooldown-seconds",
+    type=click.INT,
+    metavar="N",
+    help=f"How long a released address is not given to anybody, 0 to {COOLDOWN_LIMIT}.",
+)
+@click.pass_context
+def configure(
+    ctx: click.Context,
+    *,
+    config: str,
+    strictaffinity: bool | None,
+    max_blocks_per_host: int | None,
+    kubevirt_ip_persistence: str | None,
+    ip_cooldown_seconds: int | None,
+) -> None:
+    """Change how addresses are allocated; at least one option is needed.
+
+    Address persistence is also set by kubectl on the API's IPAMConfiguration, which decides. So
+    where an API is configured that has it, it is written there first, then to the datastore.
+    """
+    change = Change(
+        strict_affinity=strictaffinity,
+        max_blocks_per_host=max_blocks_per_host,
+        persistence=Persistence(kubevirt_ip_persistence) if kubevirt_ip_persistence else None,
+        cooldown_seconds=ip_cooldown_seconds,
+    )
+    if change == Change():
+        options = [option for p in configure.params for option in p.opts if option[:2] == "--"]
+        known = ", ".join(option for option in options if option != "--config")
+        raise click.UsageError(f"nothing to set; give at least one of {known}", ctx)
+    to = connect(ctx, config)
+    kube = to.kube if change.persistence is not None else None
+    done = apply_change(
+        to.store, kube, change, Attempts(to.store, DEFAULT_RETRY, time.monotonic, time.sleep)
+    )
+    for line in _report(change, done, to):
+        click.echo(line)
+
+
+def _report(change: Change, done: Changed, to: Connection) -> list[str]:
+    """Calico's line for each setting, then where it was written."""
+    config = done.config
+    said: list[tuple[str, object, object]] = [
+        ("StrictAffinity", change.strict_affinity, str(config.strict_affinity).lower()),
+        ("MaxBlocksPerHost", change.max_blocks_per_host, config.max_blocks_per_host),
+        ("KubeVirtVMAddressPersistence", change.persistence, config.kubevirt_persistence),
+        ("IPCooldownSeconds", change.cooldown_seconds, config.cooldown_seconds),
+    ]
+    lines = [
+        f"Successfully set {name} to: {value}" for name, asked, value in said if asked is not None
+    ]
+    if change.persistence is not None:
+        lines.append(_api_line(done.api_place, to))
+    return [*lines, f"  in the datastore ({to.name})"]
+
+
+def _api_line(place: str, to: Connection) -> str:
+    if to.kube is None:
+        return "  in no Kubernetes API: none is configured here; one that sets it would decide"
+    if not place:
+        return f"  not in the Kubernetes API at {to.kube.server}: it does not serve the kind"
+    return f"  in {place} (Kubernetes API at {to.kube.server}), which decides"

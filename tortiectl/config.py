@@ -1,0 +1,313 @@
+"""Where datastore and API are: the configuration file, the environment, this node's own file.
+
+A configuration file that is there is all that counts (calicoctl's rule). Without one, two
+questions are answered apart, each by the first that says something: which datastore (environment,
+node.yaml, the agent's default file if it is there, else Kubernetes) and which API (environment,
+node.yaml). Nothing is silently dropped: an unknown or doubled key is an error, and so is a key of
+calicoctl's that this program could not honour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from libtortie.access import NODE_FILE, Access, read_access
+from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
+from libtortie.errors import InvalidInput
+from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, load_kubeconfig
+from tortiectl.lazy import meant
+from tortiectl.options import DEFAULT_CONFIG
+
+KUBERNETES, SQLITE, ETCD = "kubernetes", "sqlite", "etcdv3"
+TYPES = (SQLITE, ETCD, KUBERNETES)
+
+REFUSED = {
+    "kubeconfigInline": "use kubeconfig",
+    "calicoAPIGroup": "the group is found out",
+    "k8sDisableNodePoll": "nodes are not polled",
+    "k8sClientQPS": "calls are not throttled",
+    "k8sClientBurst": "calls are not throttled",
+    "usePodCIDR": "pod CIDRs are not used for addresses",
+    **dict.fromkeys(
+        (
+            "etcdEndpoints",
+            "etcdDiscoverySrv",
+            "etcdUsername",
+            "etcdPassword",
+            "etcdKeyFile",
+            "etcdCertFile",
+            "etcdCACertFile",
+            "etcdKey",
+            "etcdCert",
+            "etcdCACert",
+        ),
+        "this program does not open etcd datastores yet",
+    ),
+}
+"""calicoctl's keys that mean nothing here, and why."""
+
+VARIABLES = {
+    "datastoreType": "DATASTORE_TYPE",
+    "sqlitePath": "TORTIE_SQLITE_PATH",
+    "sqliteShared": "TORTIE_SQLITE_SHARED",
+    "kubeconfig": "KUBECONFIG",
+    "k8sAPIEndpoint": "K8S_API_ENDPOINT",
+    "k8sAPIToken": "K8SAPITOKEN",
+    "k8sCAFile": "K8S_CA_FILE",
+    "k8sCertFile": "K8S_CERT_FILE",
+    "k8sKeyFile": "K8S_KEY_FILE",
+    "k8sInsecureSkipTLSVerify": "K8S_INSECURE_SKIP_TLS_VERIFY",
+    "k8sCurrentContext": "K8S_CURRENT_CONTEXT",
+}
+"""Key of the file → variable; `CALICO_<variable>` beats the bare name, as for calicoctl."""
+
+_DATASTORE_KEYS = ("datastoreType", "sqlitePath", "sqliteShared")
+_ETCD_VARIABLES = ("ETCD_ENDPOINTS", "ETCD_DISCOVERY_SRV")
+_NO_KUBECONFIG = "no kubeconfig is configured that could have it"
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Spec(BaseModel):
+    """`spec` of the configuration file; the environment fills the same fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    datastore_type: str = Field(default="", alias="datastoreType")
+    sqlite_path: str = Field(default="", alias="sqlitePath")
+    sqlite_shared: bool = Field(default=False, alias="sqliteShared")
+    kubeconfig: str = ""
+    api_endpoint: str = Field(default="", alias="k8sAPIEndpoint")
+    api_token: str = Field(default="", alias="k8sAPIToken", repr=False)
+    ca_file: str = Field(default="", alias="k8sCAFile")
+    cert_file: str = Field(default="", alias="k8sCertFile")
+    key_file: str = Field(default="", alias="k8sKeyFile")
+    insecure: bool = Field(default=False, alias="k8sInsecureSkipTLSVerify")
+    context: str = Field(default="", alias="k8sCurrentContext")
+
+
+class Document(BaseModel):
+    """The configuration file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    api_version: Literal["projectcalico.org/v3"] = Field(alias="apiVersion")
+    kind: Literal["CalicoAPIConfig"]
+    metadata: dict[str, Any] | None = None
+    spec: Spec = Spec()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """The answer. `kube` reads credentials, so it is asked only when the API is needed."""
+
+    datastore: DatastoreConfig
+    kube: Callable[[], KubeConfig | None]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the machine has: variables and well-known files."""
+
+    environ: Mapping[str, str]
+    node_file: Path = NODE_FILE
+    default_config: Path = Path(DEFAULT_CONFIG)
+    default_sqlite: Path = SQLITE_PATH
+
+
+def client_config(path: str, context: str, around: Surroundings) -> ClientConfig:
+    """The configuration in force; `path` is `-c`'s, `context` is `--context`'s, either may be "".
+
+    Raises `InvalidInput` naming file, variable or key.
+    """
+    file = Path(path) if path else around.default_config
+    if path or file.exists():
+        spec = _with_context(parse_file(_text_of(file), str(file)), context)
+        kind = spec.datastore_type or (SQLITE if spec.sqlite_path else KUBERNETES)
+        return ClientConfig(
+            _datastore(kind, spec, str(file)), lambda: _kube(spec, kind, around.environ), str(file)
+        )
+    spec = _with_context(parse_environment(around.environ), context)
+    return _without_file(spec, around)
+
+
+def parse_file(text: str, where: str) -> Spec:
+    """The configuration in YAML (or JSON) text. Raises `InvalidInput` naming file and key."""
+    try:
+        data = yaml.load(text, Loader=_UniqueKeys)
+    except yaml.YAMLError as error:
+        raise InvalidInput(f"{where}: {_place_and_problem(error)}") from error
+    if not isinstance(data, dict):
+        raise InvalidInput(f"{where}: want a mapping with apiVersion, kind and spec")
+    spec = data.get("spec")
+    if spec is None:
+        data.pop("spec", None)
+    for key in spec if isinstance(spec, dict) else ():
+        if key in REFUSED:
+            raise InvalidInput(f"{where}: spec.{key} is not supported: {REFUSED[key]}")
+    try:
+        return _checked(Document.model_validate(data).spec, where)
+    except ValidationError as error:
+        raise InvalidInput(f"{where}: {_explained(error)}") from None
+
+
+def parse_environment(environ: Mapping[str, str]) -> Spec:
+    """What the environment says. Raises `InvalidInput` naming the variable."""
+    fields: dict[str, Any] = {}
+    for key, name in VARIABLES.items():
+        variable = next((v for v in (f"CALICO_{name}", name) if environ.get(v)), "")
+        if not variable:
+            continue
+        value: Any = environ[variable]
+        if isinstance(Spec.model_fields[_field(key)].default, bool):
+            value = _BOOLEANS.get(value.lower())
+            if value is None:
+                raise InvalidInput(f"{variable}: want true or false")
+        fields[key] = value
+    if "datastoreType" not in fields and any(environ.get(name) for name in _ETCD_VARIABLES):
+        fields["datastoreType"] = ETCD
+    return _checked(Spec.model_validate(fields), "environment")
+
+
+def _without_file(spec: Spec, around: Surroundings) -> ClientConfig:
+    """Environment, then the node's own file."""
+    node = read_access(around.node_file)
+    if node is None and around.default_sqlite.exists():
+        node = Access(sqlite_path=str(around.default_sqlite))  # an agent without a file of its own
+    own_api = bool(spec.kubeconfig or spec.api_endpoint)
+    if spec.model_fields_set & {_field(key) for key in _DATASTORE_KEYS}:
+        kind = spec.datastore_type or SQLITE
+        datastore, source = _datastore(kind, spec, "environment"), "environment"
+    elif node is not None:
+        datastore, source = node.datastore(), str(around.node_file)
+    else:
+        datastore, source = DatastoreConfig(type=KUBERNETES), "environment"
+    if own_api or node is None:
+        return ClientConfig(datastore, lambda: _kube(spec, datastore.type, around.environ), source)
+    return ClientConfig(datastore, lambda: _kube_of_node(node, spec.context), source)
+
+
+def _kube_of_node(node: Access, context: str) -> KubeConfig | None:
+    if not context:
+        return node.kube()
+    if not node.kubeconfig:
+        raise InvalidInput(f"context {context}: {_NO_KUBECONFIG}")
+    return load_kubeconfig(node.kubeconfig, context)
+
+
+def _datastore(kind: str, spec: Spec, where: str) -> DatastoreConfig:
+    if kind not in TYPES:
+        known = ", ".join(TYPES)
+        raise InvalidInput(f"{where}: unknown datastore type: {kind} (known are {known})")
+    if kind != SQLITE and (spec.sqlite_path or spec.sqlite_shared):
+        raise InvalidInput(f"{where}: sqlitePath and sqliteShared are for datastoreType sqlite")
+    path = Path(spec.sqlite_path) if spec.sqlite_path else SQLITE_PATH
+    return DatastoreConfig(type=kind, sqlite_path=path, shared=spec.sqlite_shared)
+
+
+def _kube(spec: Spec, kind: str, environ: Mapping[str, str]) -> KubeConfig | None:
+    """The API as configured; only for the Kubernetes datastore also where kubectl would look."""
+    if spec.kubeconfig:
+        return load_kubeconfig(spec.kubeconfig, spec.context)
+    if spec.api_endpoint:
+        made = direct(spec.api_endpoint, spec.api_token)
+        return replace(
+            made,
+            ca=_material(spec.ca_file),
+            client_cert=_material(spec.cert_file),
+            client_key=_material(spec.key_file),
+            insecure=spec.insecure,
+        )
+    if kind != KUBERNETES:
+        if spec.context:
+            raise InvalidInput(f"context {spec.context}: {_NO_KUBECONFIG}")
+        return None
+    at_home = Path(environ.get("HOME", "/")) / ".kube" / "config"
+    return load_kubeconfig(at_home, spec.context) if at_home.exists() else in_cluster(environ)
+
+
+def _material(path: str) -> Material | None:
+    return Material(path=Path(path)) if path else None
+
+
+def _checked(spec: Spec, where: str) -> Spec:
+    """Refuse combinations in which one key would be ignored."""
+    direct_only = {
+        "k8sAPIToken": spec.api_token,
+        "k8sCAFile": spec.ca_file,
+        "k8sCertFile": spec.cert_file,
+        "k8sKeyFile": spec.key_file,
+        "k8sInsecureSkipTLSVerify": spec.insecure,
+    }
+    if spec.kubeconfig and spec.api_endpoint:
+        raise InvalidInput(f"{where}: give kubeconfig or k8sAPIEndpoint, not both")
+    for key, value in direct_only.items():
+        if value and not spec.api_endpoint:
+            raise InvalidInput(f"{where}: {key} needs k8sAPIEndpoint")
+    if bool(spec.cert_file) != bool(spec.key_file):
+        raise InvalidInput(f"{where}: k8sCertFile and k8sKeyFile belong together")
+    if spec.insecure and spec.ca_file:
+        raise InvalidInput(f"{where}: give k8sCAFile or k8sInsecureSkipTLSVerify, not both")
+    if spec.context and spec.api_endpoint:
+        raise InvalidInput(f"{where}: a context is of a kubeconfig; there is k8sAPIEndpoint")
+    if ":" in spec.kubeconfig:
+        raise InvalidInput(f"{where}: kubeconfig: several files are not supported, name one")
+    return spec
+
+
+def _with_context(spec: Spec, context: str) -> Spec:
+    if not context:
+        return spec
+    return _checked(spec.model_copy(update={"context": context}), "--context")
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: {error}") from error
+
+
+def _field(alias: str) -> str:
+    return next(n for n, f in Spec.model_fields.items() if (f.alias or n) == alias)
+
+
+def _explained(error: ValidationError) -> str:
+    """One problem, named by key; values are not repeated, one of them is a token."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = [f.alias or n for model in (Spec, Document) for n, f in model.model_fields.items()]
+        return f"unknown key {where}{meant(str(first['loc'][-1]), known)}"
+    return f"{where}: {first['msg']}"
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key may be given once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the base class; raises `ConstructorError` for a doubled key."""
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                continue
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"duplicate key {key}", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _place_and_problem(error: yaml.YAMLError) -> str:
+    """Line and problem without the text around it, in which there may be a token."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or "not YAML"
+    return f"line {mark.line + 1}: {problem}" if mark is not None else problem

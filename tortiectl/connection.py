@@ -1,0 +1,73 @@
+"""Datastore and API of one command, each opened when it is first used, closed with the command."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+
+import click
+
+from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.port import Datastore
+from libtortie.errors import InvalidInput
+from libtortie.kube.client import HttpKubeClient
+from tortiectl.cli import Globals
+from tortiectl.config import SQLITE, ClientConfig, Surroundings, client_config
+
+
+@dataclass
+class Connection:
+    """What a command works on."""
+
+    config: ClientConfig
+    _store: Datastore | None = None
+    _kube: list[HttpKubeClient | None] = field(default_factory=list)
+
+    @property
+    def store(self) -> Datastore:
+        """The datastore. A file that is not there is an error: only an agent makes one."""
+        if self._store is None:
+            wanted = self.config.datastore
+            if wanted.type == SQLITE and not wanted.sqlite_path.exists():
+                raise InvalidInput(
+                    f"{wanted.sqlite_path}: no such datastore ({self.config.source} names it); "
+                    "has tortie-node run here?"
+                )
+            self._store = open_datastore(wanted)
+        return self._store
+
+    @property
+    def kube(self) -> HttpKubeClient | None:
+        """The API's client; None where no API is configured."""
+        if not self._kube:
+            found = self.config.kube()
+            self._kube.append(None if found is None else HttpKubeClient(found))
+        return self._kube[0]
+
+    @property
+    def name(self) -> str:
+        """The datastore, for people."""
+        return name_of(self.config.datastore)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for opened in (self._store, *self._kube):
+            if opened is not None:
+                opened.close()
+
+
+def name_of(config: DatastoreConfig) -> str:
+    """`sqlite /var/lib/tortie/tortie.db`."""
+    return f"{config.type} {config.sqlite_path}" if config.type == SQLITE else config.type
+
+
+def connect(ctx: click.Context, config: str) -> Connection:
+    """The connection of a command, closed when its context is. Raises `InvalidInput`."""
+    options = ctx.find_object(Globals) or Globals()
+    level = {"panic": "CRITICAL", "fatal": "CRITICAL"}.get(options.log_level, options.log_level)
+    logging.basicConfig(level=level.upper(), format="%(levelname)s: %(message)s")
+    around = Surroundings(os.environ)
+    connection = Connection(client_config(config, options.context, around))
+    ctx.call_on_close(connection.close)
+    return connection

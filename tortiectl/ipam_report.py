@@ -1,0 +1,157 @@
+"""What `ipam show` says, from blocks, pools and reservations; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from ipaddress import collapse_addresses
+from typing import Any
+
+from ipam.affinity import Pool
+from ipam.settings import Setting
+from libtortie.model.ipam import Attribute, Block, IPAddress, IPAMConfig, Owner
+from libtortie.model.keys import IPNetwork
+from libtortie.model.times import rfc3339
+
+USE_HEADINGS = ("GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE")
+BORROWED_HEADINGS = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO")
+CONFIG_HEADINGS = ("PROPERTY", "VALUE")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Addresses of a range. Those cooling down count as used: nobody can have them."""
+
+    total: int
+    used: int
+    reserved: int
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """Total, in use, reserved, free; with percentages of the total."""
+        free = self.total - self.used - self.reserved
+        parts = (self.used, self.reserved, free)
+        return (f"{self.total:.5g}", *(_part(n, self.total) for n in parts))  # type: ignore[return-value]  # three parts
+
+
+def use_rows(
+    pools: Sequence[Pool],
+    blocks: Sequence[Block],
+    reserved: Sequence[IPNetwork],
+    *,
+    show_blocks: bool,
+) -> list[tuple[str, ...]]:
+    """A row for each pool, with its blocks' beneath it; blocks of no pool come last."""
+    rows: list[tuple[str, ...]] = []
+    left = sorted(blocks, key=lambda block: (block.cidr.version, block.cidr))
+    for pool in sorted(pools, key=lambda one: (one.cidr.version, one.cidr)):
+        inside = [block for block in left if _inside(block.cidr, pool.cidr)]
+        left = [block for block in left if block not in inside]
+        rows.append(("IP Pool", str(pool.cidr), *use_of(pool.cidr, inside, reserved).cells()))
+        if show_blocks:
+            rows += [_block_row(block, reserved) for block in inside]
+    if show_blocks:
+        rows += [_block_row(block, reserved) for block in left]
+    return rows
+
+
+def use_of(cidr: IPNetwork, blocks: Iterable[Block], reserved: Sequence[IPNetwork]) -> Use:
+    """How a range is used by the blocks inside it."""
+    held = [
+        block.address(ordinal)
+        for block in blocks
+        for ordinal, index in enumerate(block.allocations)
+        if index is not None
+    ]
+    kept = _common(cidr, reserved)
+    taken = sum(any(address in network for network in kept) for address in held)
+    return Use(cidr.num_addresses, len(held), sum(n.num_addresses for n in kept) - taken)
+
+
+def borrowed_rows(blocks: Iterable[Block]) -> list[tuple[str, ...]]:
+    """Addresses used on another node than their block's, by address."""
+    rows: list[tuple[str, ...]] = []
+    for block in sorted(blocks, key=lambda one: (one.cidr.version, one.cidr)):
+        for ordinal in range(len(block.allocations)):
+            attribute = block.attribute(ordinal)
+            owner = {} if attribute is None else attribute.active or attribute.alternate
+            node = owner.get("node", "")
+            if attribute is None or not node or block.node in (None, node):
+                continue
+            address = str(block.address(ordinal))
+            kind, name = _holder(owner, attribute)
+            rows.append((address, node, str(block.cidr), str(block.node), kind, name))
+    return rows
+
+
+def address_lines(address: IPAddress, attribute: Attribute | None) -> Iterator[str]:
+    """What is known of an address that is not cooling down."""
+    if attribute is None:
+        yield f"{address} is not assigned"
+        return
+    yield f"IP {address} is in use"
+    yield f"Handle ID: {attribute.handle_id or ''}"
+    for title, owner in (("Active", attribute.active), ("Alternate", attribute.alternate)):
+        yield f"{title} Owner Attributes:"
+        yield from (f"  {key}: {owner[key]}" for key in sorted(owner))
+
+
+def cooling_text(address: IPAddress, attribute: Attribute, seconds: int) -> str:
+    """Why a released address cannot be had; `seconds` is the cooldown."""
+    assert attribute.released_at is not None
+    free = attribute.released_at + timedelta(seconds=seconds)
+    return (
+        f"{address} is cooling down: released at {rfc3339(attribute.released_at)}, "
+        f"free from {rfc3339(free.astimezone(UTC))}"
+    )
+
+
+def config_rows(config: IPAMConfig, persistence: Setting) -> list[tuple[str, str]]:
+    """Settings in force."""
+    values: dict[str, Any] = {
+        "StrictAffinity": str(config.strict_affinity).lower(),
+        "AutoAllocateBlocks": str(config.auto_allocate_blocks).lower(),
+        "MaxBlocksPerHost": config.max_blocks_per_host,
+        "KubeVirtVMAddressPersistence": persistence.value,
+        "IPCooldownSeconds": config.cooldown_seconds,
+    }
+    return [(name, str(value)) for name, value in values.items()]
+
+
+def persistence_text(persistence: Setting, stored: Setting) -> str:
+    """Which place decides, and the value of one that does not."""
+    text = f"KubeVirtVMAddressPersistence is {persistence.value}: {persistence.place}"
+    if persistence.value is stored.value:
+        return text
+    return f"{text} ({stored.place} has {stored.value}, which does not count)"
+
+
+def _holder(owner: Owner, attribute: Attribute) -> tuple[str, str]:
+    """What uses an address, and its name."""
+    if owner.get("vmi-name"):
+        return "vmi", f"{owner.get('namespace', '')}/{owner['vmi-name']}"
+    if owner.get("pod"):
+        return "pod", f"{owner.get('namespace', '')}/{owner['pod']}"
+    return owner.get("type", ""), attribute.handle_id or ""
+
+
+def _block_row(block: Block, reserved: Sequence[IPNetwork]) -> tuple[str, ...]:
+    return ("Block", str(block.cidr), *use_of(block.cidr, [block], reserved).cells())
+
+
+def _part(count: int, total: int) -> str:
+    return f"{count:.5g} ({100 * count / total:.0f}%)"
+
+
+def _inside(inner: IPNetwork, outer: IPNetwork) -> bool:
+    return inner.version == outer.version and inner.network_address in outer
+
+
+def _common(cidr: IPNetwork, networks: Iterable[IPNetwork]) -> list[IPNetwork]:
+    """The part of a range that networks cover, without overlaps."""
+    shared = [
+        network if _inside(network, cidr) and network.prefixlen >= cidr.prefixlen else cidr
+        for network in networks
+        if network.version == cidr.version and network.overlaps(cidr)
+    ]
+    return [*collapse_addresses(shared)]  # type: ignore[type-var]  # all of one family
