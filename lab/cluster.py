@@ -10,9 +10,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -34,7 +35,7 @@ from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.errors import AlreadyExists, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
-from libtortie.kube.objects import KubeNode
+from libtortie.kube.objects import IPAMSettings, KubeNode, KubeObject
 from libtortie.linux.netns import Netns
 
 T = TypeVar("T")
@@ -153,15 +154,17 @@ def fill_datastore(state: StateDir, convergence: str) -> None:
 
 
 def fill_api(topology: Topology) -> None:
-    """Core Nodes."""
+    """Core Nodes, and the object on which kubectl sets address persistence."""
+    wanted: list[tuple[type[KubeObject], dict[str, Any]]] = [
+        (IPAMSettings, seed.ipam_configuration()),
+        *((KubeNode, seed.kube_node(node)) for node in topology.nodes),
+    ]
 
     def work() -> None:
         client = HttpKubeClient(direct(names.api_url()))
-        for node in topology.nodes:
-            try:
-                client.create(KubeNode, seed.kube_node(node))
-            except AlreadyExists:
-                continue
+        for kind, body in wanted:
+            with suppress(AlreadyExists):
+                client.create(kind, body)
         client.close()
 
     in_api(work)

@@ -94,6 +94,17 @@ def kube_node(node: names.LabNode) -> dict[str, Any]:
     }
 
 
+def ipam_configuration() -> dict[str, Any]:
+    """The API's IPAMConfiguration as a node's first start leaves it, for `kubectl patch`.
+
+    It names no address persistence: until a user does, the datastore decides.
+    """
+    return {
+        "metadata": {"name": "default"},
+        "spec": {"strictAffinity": False, "autoAllocateBlocks": True},
+    }
+
+
 def vm_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> dict[str, Any]:
     """A VM with bridge binding that may live-migrate, as a user would write it."""
     interface = {"name": "default", "bridge": {}}
