@@ -155,8 +155,16 @@ def test_nobody_listens(store: SqliteDatastore) -> None:
     client.close()
 
 
-def test_an_unreadable_value_is_not_guessed(client: HttpKubeClient, store: SqliteDatastore) -> None:
-    put(client, V1, kubeVirtVMAddressPersistence="off")
+def test_an_unreadable_value_is_not_guessed(
+    server: ApiServer, client: HttpKubeClient, store: SqliteDatastore
+) -> None:
+    """An object from before the kind had a schema."""
+    put(client, V1)
+    resource, key = "ipamconfigs.crd.projectcalico.org", ("", "default")
+    body = client.raw("GET", f"{V1}/default")
+    body["spec"]["kubeVirtVMAddressPersistence"] = "off"
+    version = body["metadata"]["resourceVersion"]
+    server.api.store.put(resource, key, body, expected=version)
     with pytest.raises(Malformed, match="'off' is none of Enabled, Disabled"):
         persistence(store, client)
     configure(store, client, Change(persistence=OFF), attempts(store))

@@ -116,7 +116,8 @@ def test_an_api_that_does_not_say_means_try_again(
 
 
 def test_an_unreadable_value_means_try_again(world: CniWorld) -> None:
-    toggle(world, "disabled")
+    spec = {"kubeVirtVMAddressPersistence": "disabled"}
+    world.kube.put({"metadata": {"name": "default"}, "spec": spec}, IPAMSettings)
     with pytest.raises(Unavailable, match="'disabled' is none of Enabled, Disabled"):
         add(world, "virt-launcher-db-a", "c1")
 
