@@ -35,6 +35,10 @@ from libtortie.model.names import INTERFACE_PREFIX
 
 AUTODETECT = "autodetect"
 INTERNAL_IP = "kubernetes-internal-ip"
+_KNOWN = (
+    "known are autodetect, <address>/<prefixlen>, interface=, skip-interface=, cidr=, can-reach=, "
+    f"{INTERNAL_IP}"
+)
 _NOT_UPLINKS = re.compile(
     rf"lo$|{INTERFACE_PREFIX}|docker|cni|cbr|br-[0-9a-f]{{12}}$|veth|virbr|lxcbr|flannel|kube-|"
     r"tunl|vxlan\.calico|vxlan-v6\.calico|wireguard\.cali|wg-v6\.cali|dummy|nodelocaldns"
@@ -88,6 +92,13 @@ Method = Fixed | ByName | Within | CanReach | InternalIP
 
 def parse_method(text: str) -> Method:
     """The method that the text names. Raises ValueError saying what is wrong with it."""
+    try:
+        return _parsed(text)
+    except ValueError as error:
+        raise ValueError(f"ip: {error}") from error
+
+
+def _parsed(text: str) -> Method:
     word, equals, argument = text.strip().partition("=")
     if not equals:
         return _plain_method(word)
@@ -103,10 +114,7 @@ def parse_method(text: str) -> Method:
             return Within(tuple(IPv4Network(part) for part in parts))
         case "can-reach":
             return CanReach(IPv4Address(argument.strip()))
-    raise ValueError(
-        f"{text!r}: known are autodetect, <address>/<prefixlen>, interface=, skip-interface=, "
-        f"cidr=, can-reach=, {INTERNAL_IP}"
-    )
+    raise ValueError(f"{text!r}: {_KNOWN}")
 
 
 def _plain_method(word: str) -> Method:
@@ -114,10 +122,13 @@ def _plain_method(word: str) -> Method:
         return ByName()
     if word == INTERNAL_IP:
         return InternalIP()
+    try:
+        address = IPv4Interface(word)
+    except ValueError as error:
+        raise ValueError(f"{word!r}: {_KNOWN}") from error
     if "/" not in word:
-        IPv4Interface(word)
-        raise ValueError(f"{word}: ip needs its prefix length, e.g. 172.31.1.2/24")
-    return Fixed(IPv4Interface(word))
+        raise ValueError(f"{word} needs its prefix length, e.g. 172.31.1.2/24")
+    return Fixed(address)
 
 
 def _pattern(parts: list[str]) -> re.Pattern[str]:
@@ -162,7 +173,8 @@ def find_address(kernel: Kernel, configured: str, outside: Outside | None = None
     outside = outside or Outside()
     match method:
         case Fixed(address):
-            return _on_link(kernel, address.ip) or NodeAddress(address, "")
+            found = _on_link(kernel, address.ip)
+            return NodeAddress(address, found.link if found else "")
         case ByName():
             found = next(_named(kernel, method), None)
         case Within(cidrs):

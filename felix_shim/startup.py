@@ -147,10 +147,11 @@ class StartUp:
             kube_node=self.config.kube_node,
         )
 
-    def attempt(self) -> None:
-        """All steps in order; `complete` says whether nothing is left to be done later."""
+    def attempt(self) -> bool:
+        """All steps in order, those done before left out; True when nothing is left for later."""
         whole = [self._step(name, step) for name, step in self._steps()]
         self.complete = all(whole)
+        return self.complete
 
     # -- steps -------------------------------------------------------------------------------
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from felix_shim.model import EndpointId
-from felix_shim.owners import LONGEST_DELAY, REFUSED_DELAY, OwnerKeeper, Ownership
+from felix_shim.owners import LONGEST_DELAY, REFUSED_DELAY, RETRY, OwnerKeeper, Ownership
+from ipam.client import IPAMClient
+from libtortie.datastore.memory import MemoryDatastore
+from libtortie.datastore.port import Listing, Record
 from libtortie.errors import Conflict, OwnerMismatch, TortieError, Unauthorized, Unavailable
 from libtortie.model.ipam import Owner
+from libtortie.model.keys import Key, Scope
 from tests.fakes.agent_world import Clock, RecordingLog
+from tests.fakes.faulty_store import FaultyStore
 
 ENDPOINT = EndpointId("default", "tgt")
 
@@ -123,3 +130,27 @@ def test_one_refused_vm_does_not_hold_up_another(
     keeper.want({**wanted(), **wanted(pod="other")})
     assert keeper.attempt_due() == 1
     assert store.calls[-1][1] == {"pod": "other"}
+
+
+def test_a_store_in_trouble_holds_up_a_promotion_for_moments_only() -> None:
+    class Away(FaultyStore):
+        """Answers nothing."""
+
+        asked = 0
+
+        def get(self, key: Key) -> Record:
+            self.asked += 1
+            raise Unavailable("no answer")
+
+        def list(self, scope: Scope) -> Listing:
+            self.asked += 1
+            raise Unavailable("no answer")
+
+    store, pauses = Away(MemoryDatastore()), list[float]()
+    client = IPAMClient(
+        store, "n1", now=lambda: datetime.now(UTC), retry=RETRY, sleep=pauses.append
+    )
+    with pytest.raises(Unavailable):
+        client.promote("handle", {"pod": "tgt"})
+    assert store.asked == RETRY.attempts == 3
+    assert sum(pauses) <= RETRY.seconds == 2

@@ -270,7 +270,8 @@ def test_a_stale_route_elsewhere_holds_the_raise_up_to_twice_the_time() -> None:
     assert bench.metrics("tgt") == [512]
     bench.advance(CONVERGENCE)
     assert bench.metrics("tgt") == [1024]
-    assert bench.log.of("migration_warning")
+    (line,) = bench.log.of("migration_warning")
+    assert bench.warned == [(line["endpoint"], line["reason"])], "its pod gets an Event"
 
 
 def test_the_raise_ends_as_soon_as_the_stale_route_is_gone() -> None:
