@@ -12,6 +12,7 @@ from typing import NoReturn, ParamSpec
 import click
 
 from lab import control, names
+from lab.apiserver.command import apiserver
 from lab.bench import run_bench
 from lab.cluster import bring_up, refuse_second
 from lab.cutover import report_from_json
@@ -72,6 +73,9 @@ def main(ctx: click.Context, state_dir: Path | None) -> None:
     """A KubeVirt-style cluster in network namespaces, for demonstration and tests."""
     root = state_dir or active_root() or names.DEFAULT_STATE_DIR
     ctx.obj = StateDir(root.absolute())
+
+
+main.add_command(apiserver)
 
 
 @main.command()
@@ -203,8 +207,13 @@ def migrate(state: StateDir, name: str, target: str, blackout: float, garp: bool
 @click.pass_obj
 @reported
 def exec_(state: StateDir, node: str, command: tuple[str, ...]) -> None:
-    """Run a command as a process of a node: `lab exec node1 -- ip route`."""
+    """Run a command as a process of a node: `lab exec node1 -- ip route`.
+
+    This environment's own commands (`tortiectl`) are found, after those of the machine.
+    """
     _known_node(state, node)
+    own = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), own])
     replace_process(in_node(state, node, command))
 
 

@@ -3,27 +3,27 @@
 Admission hooks run before each write, outside of the store's lock: `hook(verb, resource, object,
 old)` with verb create, update or delete, and resource like `pods` or
 `virtualmachineinstances.kubevirt.io/status`; each returns the object to go on with or raises
-`ApiError`. For a delete the object returned is ignored.
+`ApiError`. For a delete the object returned is ignored. For `pods/binding` and `pods/eviction` see
+`subresources`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import random
-import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from lab.apiserver import errors, lifecycle
+from lab.apiserver import deletion, errors, lifecycle
 from lab.apiserver.errors import ApiError
-from lab.apiserver.kinds import Catalogue, Kind
+from lab.apiserver.kind import Kind
+from lab.apiserver.kinds import Catalogue
 from lab.apiserver.lifecycle import Source
+from lab.apiserver.namespaces import check_namespace, delete_namespace, finish_namespace
+from lab.apiserver.pages import Pages, decode_token, encode_token
 from lab.apiserver.patch import json_patch, merge_patch
+from lab.apiserver.schema import FieldValidation, conform
 from lab.apiserver.selectors import Test, field_test, label_test
 from lab.apiserver.store import Json, Store
 from lab.apiserver.strategic import strategic_merge
@@ -34,7 +34,6 @@ STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 INITIAL_NAMESPACES = ("default", "kube-system", "kube-public")
 _ATTEMPTS = 8
-_SNAPSHOTS = 32
 
 
 def real_source() -> Source:
@@ -58,15 +57,19 @@ class Api:
         self.hooks: list[Hook] = []
         self._source = source or real_source()
         self._namespaces_must_exist = namespaces_must_exist
-        self._snapshots: OrderedDict[str, tuple[tuple[Json, ...], int]] = OrderedDict()
-        self._snapshots_lock = threading.Lock()
+        self._pages = Pages()
 
     def bootstrap(self) -> None:
         """Create the namespaces every cluster has."""
-        kind = self.kind("", "v1", "namespaces")
-        for name in INITIAL_NAMESPACES:
-            if self.store.get(kind.resource, ("", name)) is None:
-                self.create(kind, "", {"metadata": {"name": name}})
+        found = tuple({"metadata": {"name": name}} for name in INITIAL_NAMESPACES)
+        self.bootstrap_kind("namespaces", found)
+
+    def bootstrap_kind(self, plural: str, bodies: tuple[Json, ...]) -> None:
+        """Create those cluster-wide objects of a kind that do not exist."""
+        kind = next(kind for kind in self.catalogue.kinds if kind.plural == plural)
+        for body in bodies:
+            if self.store.get(kind.resource, ("", body["metadata"]["name"])) is None:
+                self.create(kind, "", body)
 
     def kind(self, group: str, version: str, plural: str) -> Kind:
         """A served kind. Raises 404."""
@@ -100,12 +103,8 @@ class Api:
         start = 0
         snapshot = ""
         if continuation:
-            snapshot, start = _decode_token(continuation)
-            with self._snapshots_lock:
-                held = self._snapshots.get(snapshot)
-            if held is None:
-                raise errors.expired("The provided continue parameter is too old")
-            found, version = held
+            snapshot, start = decode_token(continuation)
+            found, version = self._pages.resume(snapshot)
         else:
             everything, version = self.store.list(kind.resource, namespace)
             found = tuple(body for body in everything if test(body))
@@ -113,9 +112,8 @@ class Api:
         metadata: Json = {"resourceVersion": str(version)}
         left = len(found) - start - len(page)
         if left > 0:
-            metadata["continue"] = _encode_token(
-                snapshot or self._hold(found, version), start + limit
-            )
+            snapshot = snapshot or self._pages.hold(found, version)
+            metadata["continue"] = encode_token(snapshot, start + limit)
             metadata["remainingItemCount"] = left
         return {
             "apiVersion": kind.api_version,
@@ -126,16 +124,7 @@ class Api:
 
     def forget_pages(self) -> None:
         """Make every continue token answer 410, as a compaction does."""
-        with self._snapshots_lock:
-            self._snapshots.clear()
-
-    def _hold(self, found: tuple[Json, ...], version: int) -> str:
-        token = uuid.uuid4().hex
-        with self._snapshots_lock:
-            self._snapshots[token] = (found, version)
-            while len(self._snapshots) > _SNAPSHOTS:
-                self._snapshots.popitem(last=False)
-        return token
+        self._pages.forget()
 
     @staticmethod
     def test(kind: Kind, namespace: str, label_selector: str, field_selector: str) -> Test:
@@ -151,14 +140,24 @@ class Api:
 
     # --- writing -------------------------------------------------------------------------------
 
-    def create(self, kind: Kind, namespace: str, body: Any, *, dry_run: bool = False) -> Json:
+    def create(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: Any,
+        *,
+        dry_run: bool = False,
+        fields: FieldValidation | None = None,
+    ) -> Json:
         """Create an object."""
         checked = lifecycle.checked(kind, namespace, body)
         generated = not checked["metadata"].get("name")
         for attempt in range(_ATTEMPTS):
             new = lifecycle.created(kind, checked, self._source)
-            self._check_namespace(kind, namespace, new["metadata"]["name"])
-            new = self._admit("create", kind.resource, new, None)
+            if kind.namespaced and self._namespaces_must_exist:
+                check_namespace(self, kind, namespace, new["metadata"]["name"])
+            new = conform(kind, new, None, fields)
+            new = self.admit("create", kind.resource, new, None)
             lifecycle.validate(kind, new)
             name = new["metadata"]["name"]
             if self.store.get(kind.resource, (namespace, name)) is not None:
@@ -183,6 +182,7 @@ class Api:
         *,
         subresource: str = "",
         dry_run: bool = False,
+        fields: FieldValidation | None = None,
     ) -> Json:
         """Replace an object or its status."""
         self._check_subresource(kind, subresource)
@@ -191,7 +191,11 @@ class Api:
         if not guarded and not kind.builtin:
             why = "Invalid value: 0x0: must be specified for an update"
             raise errors.invalid(kind.resource, kind.kind, name, "metadata.resourceVersion", why)
-        return self._change(kind, namespace, name, lambda _: new, subresource, dry_run=dry_run)
+
+        def changed(old: Json) -> Json:
+            return self._updated(kind, old, new, subresource, fields)
+
+        return self.change(kind, namespace, name, changed, dry_run=dry_run)
 
     def patch(
         self,
@@ -203,6 +207,7 @@ class Api:
         content_type: str = MERGE,
         subresource: str = "",
         dry_run: bool = False,
+        fields: FieldValidation | None = None,
     ) -> Json:
         """Patch an object or its status."""
         self._check_subresource(kind, subresource)
@@ -216,9 +221,10 @@ class Api:
             raise errors.bad_request("the patch is not an object")
 
         def changed(old: Json) -> Json:
-            return lifecycle.checked(kind, namespace, apply(old, body))
+            new = lifecycle.checked(kind, namespace, apply(old, body))
+            return self._updated(kind, old, new, subresource, fields)
 
-        return self._change(kind, namespace, name, changed, subresource, dry_run=dry_run)
+        return self.change(kind, namespace, name, changed, dry_run=dry_run)
 
     def delete(
         self,
@@ -228,19 +234,22 @@ class Api:
         options: Mapping[str, Any] | None = None,
         *,
         dry_run: bool = False,
+        admission: bool = True,
     ) -> Json:
         """Delete an object, or begin to; returns a Status when it is gone, else the object."""
         options = options or {}
         for _ in range(_ATTEMPTS):
             old = self.get(kind, namespace, name)
             self._check_preconditions(kind, old, options)
-            self._admit("delete", kind.resource, old, old)
-            marked = lifecycle.deleting(kind, old, options, self._source.now())
-            if kind.resource == "namespaces" and not dry_run:
-                return self._delete_namespace(kind, old)
+            if admission:
+                self.admit("delete", kind.resource, old, old)
+            marked = deletion.deleting(kind, old, options, self._source.now())
             if dry_run:
                 return marked or _gone(kind, old)
             try:
+                if kind.resource == "namespaces":
+                    left = delete_namespace(self, old, self._source.now())
+                    return left or _gone(kind, old)
                 if marked is None:
                     self._remove(kind, namespace, name, old)
                     return _gone(kind, old)
@@ -255,28 +264,25 @@ class Api:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _change(
+    def change(
         self,
         kind: Kind,
         namespace: str,
         name: str,
         change: Callable[[Json], Json],
-        subresource: str,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
     ) -> Json:
-        """Read, change, admit, write; again when another writer came between."""
+        """Read, change, write; again when another writer came between. `change` has the last
+        word on what is written."""
         for attempt in range(_ATTEMPTS):
             old = self.get(kind, namespace, name)
-            new = lifecycle.updated(kind, old, change(old), subresource)
-            resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
-            new = self._admit("update", resource, new, old)
-            lifecycle.validate(kind, new)
+            new = change(old)
             if new == old or dry_run:
                 return new  # as Kubernetes: a write that changes nothing is none
             version = old["metadata"]["resourceVersion"]
             try:
-                if lifecycle.finished(new):
+                if deletion.finished(new):
                     return self._remove(kind, namespace, name, old, new)
                 return self.store.put(kind.resource, (namespace, name), new, expected=version)
             except ApiError as error:
@@ -284,16 +290,27 @@ class Api:
                     raise
         raise errors.stale(kind.resource, name)
 
+    def _updated(
+        self, kind: Kind, old: Json, new: Json, subresource: str, fields: FieldValidation | None
+    ) -> Json:
+        """What becomes of an object that somebody wants to change into `new`, or its status."""
+        new = conform(kind, lifecycle.updated(kind, old, new, subresource), old, fields)
+        resource = f"{kind.resource}/{subresource}" if subresource else kind.resource
+        new = self.admit("update", resource, new, old)
+        lifecycle.validate(kind, new)
+        return new
+
     def _remove(
         self, kind: Kind, namespace: str, name: str, old: Json, last: Json | None = None
     ) -> Json:
         version = old["metadata"]["resourceVersion"]
         gone = self.store.remove(kind.resource, (namespace, name), expected=version, last=last)
         if namespace:
-            self._finish_namespace(namespace)
+            finish_namespace(self, namespace)
         return gone
 
-    def _admit(self, verb: str, resource: str, body: Json, old: Json | None) -> Json:
+    def admit(self, verb: str, resource: str, body: Json, old: Json | None) -> Json:
+        """What the hooks make of a write. Raises what they raise."""
         for hook in list_of(self.hooks):
             body = hook(verb, resource, body, old)
         return body
@@ -317,59 +334,6 @@ class Api:
             )
             raise errors.conflict(kind.resource, meta["name"], why)
 
-    def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:
-        """The namespace of a new object exists and is not being deleted."""
-        if not kind.namespaced or not self._namespaces_must_exist:
-            return
-        found = self.store.get("namespaces", ("", namespace))
-        if found is None:
-            raise errors.not_found("namespaces", namespace)
-        if found["metadata"].get("deletionTimestamp"):
-            text = (
-                f'{kind.resource} "{name}" is forbidden: unable to create new content in '
-                f"namespace {namespace} because it is being terminated"
-            )
-            raise ApiError(403, "Forbidden", text)
-
-    def _delete_namespace(self, kind: Kind, old: Json) -> Json:
-        """Mark it, delete what is in it; it goes with the last object inside."""
-        name = old["metadata"]["name"]
-        if not old["metadata"].get("deletionTimestamp"):
-            moment = lifecycle.timestamp(self._source.now())
-            marked = {
-                **old,
-                "metadata": {**old["metadata"], "deletionTimestamp": moment},
-                "status": {**(old.get("status") or {}), "phase": "Terminating"},
-            }
-            version = old["metadata"]["resourceVersion"]
-            old = self.store.put(kind.resource, ("", name), marked, expected=version)
-        for inner in self.catalogue.kinds:
-            if inner.namespaced:
-                for body in self.store.list(inner.resource, name)[0]:
-                    try:
-                        self.delete(inner, name, body["metadata"]["name"])
-                    except ApiError as error:
-                        if error.code != 404:
-                            raise
-        self._finish_namespace(name)
-        left = self.store.get(kind.resource, ("", name))
-        return left if left is not None else _gone(kind, old)
-
-    def _finish_namespace(self, name: str) -> None:
-        """Remove a namespace that is being deleted once it is empty."""
-        found = self.store.get("namespaces", ("", name))
-        if found is None or not lifecycle.finished(found):
-            return
-        for inner in self.catalogue.kinds:
-            if inner.namespaced and self.store.list(inner.resource, name)[0]:
-                return
-        try:
-            version = found["metadata"]["resourceVersion"]
-            self.store.remove("namespaces", ("", name), expected=version)
-        except ApiError as error:
-            if error.reason != "Conflict":  # another thread removed it
-                raise
-
 
 def list_of(items: Any) -> list[Any]:
     """A new list (inside `Api` the name `list` is a verb)."""
@@ -385,17 +349,3 @@ def _gone(kind: Kind, old: Json) -> Json:
         "status": "Success",
         "details": {"name": meta["name"], "kind": kind.plural, "uid": meta["uid"]},
     }
-
-
-def _encode_token(snapshot: str, start: int) -> str:
-    return base64.urlsafe_b64encode(json.dumps([snapshot, start]).encode()).decode()
-
-
-def _decode_token(token: str) -> tuple[str, int]:
-    try:
-        snapshot, start = json.loads(base64.urlsafe_b64decode(token))
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise errors.bad_request("continue key is not valid") from error
-    if not isinstance(snapshot, str) or not isinstance(start, int) or start < 0:
-        raise errors.bad_request("continue key is not valid")
-    return snapshot, start

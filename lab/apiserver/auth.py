@@ -1,4 +1,4 @@
-"""Who is asking: bearer tokens and client certificates. Authorization comes later."""
+"""Who is asking: bearer tokens, client certificates, impersonation. What they may do: `rbac`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.apiserver.errors import unauthorized
+from lab.apiserver.errors import Attributes, bad_request, unauthorized
 
 ANONYMOUS = "system:anonymous"
+AUTHENTICATED = "system:authenticated"
+SERVICE_ACCOUNT = "system:serviceaccount:"
+_ACCOUNTS = "system:serviceaccounts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,14 @@ class User:
 
     name: str
     groups: tuple[str, ...] = ()
+
+    def authenticated(self) -> User:
+        """This user in the groups everybody is in who has proved who it is."""
+        implied = [AUTHENTICATED]
+        if self.name.startswith(SERVICE_ACCOUNT):
+            namespace = self.name.removeprefix(SERVICE_ACCOUNT).partition(":")[0]
+            implied = [_ACCOUNTS, f"{_ACCOUNTS}:{namespace}", AUTHENTICATED]
+        return User(self.name, tuple(dict.fromkeys((*self.groups, *implied))))
 
 
 class Tokens:
@@ -49,6 +60,11 @@ class Tokens:
         """From now on these tokens count, and none given before."""
         with self._lock:
             self._given = {token: User(name) for token, name in tokens.items()}
+
+    def users(self) -> dict[str, User]:
+        """Every token and its user."""
+        with self._lock:
+            return self._given | self._read
 
     def user(self, token: str) -> User | None:
         """Whose token it is."""
@@ -88,13 +104,36 @@ def authenticate(authorization: str, certificate: Any, tokens: Tokens) -> User:
         names = [value for key, value in subject if key == "commonName"]
         groups = tuple(value for key, value in subject if key == "organizationName")
         if names:
-            return User(names[0], groups)
+            return User(names[0], groups).authenticated()
     if authorization:
         scheme, _, token = authorization.partition(" ")
         user = tokens.user(token.strip()) if scheme.lower() == "bearer" else None
         if user is None:
             raise unauthorized()
-        return user
+        return user.authenticated()
     if tokens.required:
         raise unauthorized()
     return User(ANONYMOUS, ("system:unauthenticated",))
+
+
+def impersonation(wanted: str, groups: list[str]) -> tuple[Attributes, ...]:
+    """What somebody must be allowed to do who wants to act as this user in these groups."""
+    if not wanted:
+        return ()
+    asked = [Attributes("impersonate", resource="groups", name=group) for group in groups]
+    if wanted.startswith(SERVICE_ACCOUNT):
+        namespace, _, name = wanted.removeprefix(SERVICE_ACCOUNT).partition(":")
+        who = Attributes("impersonate", resource="serviceaccounts", namespace=namespace, name=name)
+    else:
+        who = Attributes("impersonate", resource="users", name=wanted)
+    return (who, *asked)
+
+
+def impersonated(user: User, wanted: str, groups: list[str]) -> User:
+    """The user that `user` acts as (headers Impersonate-User, Impersonate-Group)."""
+    if not wanted:
+        if groups:
+            raise bad_request("requested groups without impersonating a user")
+        return user
+    found = User(wanted, tuple(groups))
+    return found if wanted == ANONYMOUS else found.authenticated()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from lab.apiserver.errors import Json
-from lab.apiserver.kinds import Catalogue, Kind
+from lab.apiserver.kind import Kind, Subresource
+from lab.apiserver.kinds import Catalogue
 
-VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 VERSION: Json = {
     "major": "1",
-    "minor": "33",
-    "gitVersion": "v1.33.0+tortie-lab",
+    "minor": "36",
+    "gitVersion": "v1.36.0+tortie-lab",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",
@@ -28,7 +28,7 @@ def document(segments: tuple[str, ...], catalogue: Catalogue) -> Json | None:
         case ("api",):
             found = {"kind": "APIVersions", "apiVersion": "v1", "versions": ["v1"]}
         case ("apis",):
-            groups = sorted({kind.group for kind in catalogue.served()} - {""})
+            groups = [g for g in dict.fromkeys(kind.group for kind in catalogue.served()) if g]
             described = [_group(name, catalogue) for name in groups]
             found = {"kind": "APIGroupList", "apiVersion": "v1", "groups": described}
         case ("apis", group) if any(kind.group == group for kind in catalogue.served()):
@@ -63,6 +63,7 @@ def _resources(group: str, version: str, catalogue: Catalogue) -> Json | None:
                     "verbs": ["get", "patch", "update"],
                 }
             )
+        found += [_below(kind, below) for below in kind.subresources]
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -77,8 +78,23 @@ def _resource(kind: Kind) -> Json:
         "singularName": kind.kind.lower(),
         "namespaced": kind.namespaced,
         "kind": kind.kind,
-        "verbs": VERBS,
+        "verbs": list(kind.verbs),
     }
     if kind.short_names:
         described["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        described["categories"] = list(kind.categories)
+    return described
+
+
+def _below(kind: Kind, below: Subresource) -> Json:
+    described: Json = {
+        "name": f"{kind.plural}/{below.name}",
+        "singularName": "",
+        "namespaced": kind.namespaced,
+        "kind": below.kind,
+        "verbs": ["create"],
+    }
+    if (below.group, below.version) != (kind.group, kind.version):
+        described |= {"group": below.group, "version": below.version}
     return described

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What somebody wants to do: to a resource, or to a `path` that is none."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
 
 
 class ApiError(Exception):
@@ -86,14 +100,23 @@ def stale(resource: str, name: str) -> ApiError:
     return conflict(resource, name, why)
 
 
+Refusal = tuple[str, str, str]  # field, reason ("FieldValueInvalid"), why
+
+
 def invalid(resource: str, kind: str, name: str, field: str, why: str) -> ApiError:
     """422: a field's value is refused."""
-    details = _about(resource, name) | {
-        "kind": kind,
-        "causes": [{"reason": "FieldValueInvalid", "message": why, "field": field}],
-    }
-    text = f'{kind} "{name}" is invalid: {field}: {why}'
-    return ApiError(422, "Invalid", text, details=details)
+    return refused(resource, kind, name, [(field, "FieldValueInvalid", why)])
+
+
+def refused(resource: str, kind: str, name: str, refusals: Sequence[Refusal]) -> ApiError:
+    """422: some fields' values are refused."""
+    group = resource.partition(".")[2]
+    causes = [{"reason": code, "message": why, "field": field} for field, code, why in refusals]
+    texts = [f"{field}: {why}" for field, _, why in refusals]
+    text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    qualified = f"{kind}.{group}" if group else kind
+    details = _about(resource, name) | {"kind": kind, "causes": causes}
+    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details)
 
 
 def bad_request(why: str) -> ApiError:
@@ -120,15 +143,21 @@ def unauthorized() -> ApiError:
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
-def forbidden(user: str, verb: str, resource: str, namespace: str, name: str) -> ApiError:
+def forbidden(user: str, asked: Attributes, reason: str = "") -> ApiError:
     """403 as the authorizer words it."""
-    plural, _, group = resource.partition(".")
-    where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
-    subject = f'{resource} "{name}" is forbidden' if name else f"{resource} is forbidden"
+    because = f": {reason}" if reason else ""
+    if asked.path:
+        text = f'forbidden: User "{user}" cannot {asked.verb} path "{asked.path}"{because}'
+        return ApiError(403, "Forbidden", text)
+    resource = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+    nested = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+    where = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
+    subject = f'{resource} "{asked.name}"' if asked.name else resource
     text = (
-        f'{subject}: User "{user}" cannot {verb} resource "{plural}" in API group "{group}"{where}'
+        f'{subject} is forbidden: User "{user}" cannot {asked.verb} resource "{nested}" '
+        f'in API group "{asked.group}"{where}{because}'
     )
-    return ApiError(403, "Forbidden", text, details=_about(resource, name))
+    return ApiError(403, "Forbidden", text, details=_about(resource, asked.name))
 
 
 def too_large_version(asked: int, current: int) -> ApiError:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, cast
 
-from lab.apiserver import discovery, errors, routes
-from lab.apiserver.api import MERGE
-from lab.apiserver.auth import User, authenticate
-from lab.apiserver.errors import ApiError, Json
+from lab.apiserver import discovery, errors, openapi, routes
+from lab.apiserver.auth import User, authenticate, impersonated, impersonation
+from lab.apiserver.errors import ApiError, Attributes, Json
 from lab.apiserver.faults import CloseConnection, Delay, Drip, Reject
+from lab.apiserver.media import negotiate
+from lab.apiserver.perform import Request, number, perform
 from lab.apiserver.routes import Target
+from lab.apiserver.table import Viewer, include_of
 from lab.apiserver.watching import WatchOptions, watch
 
 if TYPE_CHECKING:
@@ -61,16 +64,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(200, b"ok", "text/plain")
                 return
             user = User("") if segments in _OPEN else self._authenticate()
-            document = None
-            if self.command == "GET":
-                document = discovery.document(segments, self.api_server.api.catalogue)
-            if document is not None:
-                self._send_json(200, document)
-                return
-            if len(segments) < 2 or segments[0] not in ("api", "apis"):
-                self._send(404, b"404 page not found\n", "text/plain")
-                return
-            self._serve_target(user, segments, query, body)
+            if not self._served_document(user, segments):
+                self._serve_target(user, segments, query, body)
         except ApiError as error:
             self._send_error(error)
         except CloseNow:
@@ -78,24 +73,60 @@ class Handler(BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError, ssl.SSLError):
             self.close_connection = True
 
+    def _served_document(self, user: User, segments: tuple[str, ...]) -> bool:
+        """Answer what is no resource: discovery, OpenAPI, or an unknown path."""
+        resource = segments[0] in ("api", "apis") and len(segments) > 1 if segments else False
+        document = None
+        if self.command == "GET":
+            catalogue = self.api_server.api.catalogue
+            document = discovery.document(segments, catalogue)
+            document = document or openapi.document(segments, catalogue)
+        if resource and document is None:
+            return False
+        if segments not in _OPEN:
+            verb = self.command.lower()
+            self.api_server.authorize(user, Attributes(verb, path=self.path.split("?")[0]))
+        if document is not None:
+            self._send_json(200, document)
+        else:
+            self._send(404, b"404 page not found\n", "text/plain")
+        return True
+
     def _authenticate(self) -> User:
+        """Who asks, or whom it may act as."""
         certificate = None
         if isinstance(self.connection, ssl.SSLSocket):
             certificate = self.connection.getpeercert()
         header = self.headers.get("Authorization", "")
-        return authenticate(header, certificate, self.api_server.tokens)
+        user = authenticate(header, certificate, self.api_server.tokens)
+        wanted = self.headers.get("Impersonate-User", "")
+        groups = self.headers.get_all("Impersonate-Group", [])
+        for asked in impersonation(wanted, groups):
+            self.api_server.authorize(user, asked)
+        return impersonated(user, wanted, groups)
 
     def _serve_target(
         self, user: User, segments: tuple[str, ...], query: dict[str, str], body: bytes
     ) -> None:
-        target = routes.target(self.command, segments, query, self.api_server.api.catalogue)
-        self.api_server.audit_request(user.name, target)
+        server = self.api_server
+        target = routes.target(self.command, segments, query, server.api.catalogue)
+        server.audit_request(user.name, target)
         self._suffer(user, target)
+        server.authorize(user, target.attributes)
+        viewer = self._viewer(target)
         if target.verb == "watch":
-            self._stream(target)
+            self._stream(target, viewer)
             return
-        code, answer = self._perform(target, body)
-        self._send_json(code, answer)
+        request = Request(target, user, body, self._media())
+        answer = perform(server.api, server.authorizer, request)
+        shown = answer.body
+        if shown.get("kind") in (target.kind.kind, target.kind.list_kind):
+            shown = viewer.show(shown, datetime.now(UTC))
+        self._send_json(answer.code, shown, warnings=answer.warnings)
+
+    def _viewer(self, target: Target) -> Viewer:
+        view = negotiate(self.headers.get("Accept", ""))
+        return Viewer(target.kind, view, include_of(target.query))
 
     def _suffer(self, user: User, target: Target) -> None:
         """Faults that were injected for this request."""
@@ -112,72 +143,9 @@ class Handler(BaseHTTPRequestHandler):
                 case CloseConnection():
                     raise CloseNow
                 case Reject(403, "", _, _):
-                    raise errors.forbidden(
-                        user.name, target.verb, target.resource, target.namespace, target.name
-                    )
+                    raise errors.forbidden(user.name, target.attributes)
                 case Reject(code, reason, message, retry_after):
                     raise ApiError(code, reason, message, retry_after=retry_after)
-
-    def _perform(self, target: Target, raw: bytes) -> tuple[int, Json]:
-        """Everything but a watch: HTTP code and answer."""
-        api, kind = self.api_server.api, target.kind
-        place, query = (kind, target.namespace, target.name), target.query
-        sub, dry = target.subresource, target.dry_run
-        code = 200
-        match target.verb:
-            case "get":
-                answer = api.get(*place, subresource=sub)
-            case "list":
-                answer = self._list(target)
-            case "create":
-                code = 201
-                answer = api.create(kind, target.namespace, self._json(raw), dry_run=dry)
-            case "update":
-                answer = api.update(*place, self._json(raw), subresource=sub, dry_run=dry)
-            case "patch":
-                media = self._media(MERGE)
-                answer = api.patch(
-                    *place, _decode(raw), content_type=media, subresource=sub, dry_run=dry
-                )
-            case "delete":
-                answer = api.delete(*place, self._options(raw, query), dry_run=dry)
-            case _:
-                answer = self._delete_collection(target, raw)
-        return code, answer
-
-    def _list(self, target: Target) -> Json:
-        query = target.query
-        return self.api_server.api.list(
-            target.kind,
-            target.namespace,
-            label_selector=query.get("labelSelector", ""),
-            field_selector=query.get("fieldSelector", ""),
-            limit=_number(query, "limit"),
-            continuation=query.get("continue", ""),
-        )
-
-    def _delete_collection(self, target: Target, raw: bytes) -> Json:
-        api, query = self.api_server.api, target.query
-        found = api.list(
-            target.kind,
-            target.namespace,
-            label_selector=query.get("labelSelector", ""),
-            field_selector=query.get("fieldSelector", ""),
-        )
-        options = self._options(raw, query)
-        for body in found["items"]:
-            try:
-                api.delete(
-                    target.kind,
-                    target.namespace,
-                    body["metadata"]["name"],
-                    options,
-                    dry_run=target.dry_run,
-                )
-            except ApiError as error:
-                if error.code != 404:
-                    raise
-        return found
 
     # --- bodies --------------------------------------------------------------------------------
 
@@ -200,23 +168,8 @@ class Handler(BaseHTTPRequestHandler):
             raise CloseNow
         return body
 
-    def _media(self, default: str) -> str:
-        return self.headers.get("Content-Type", default).split(";")[0].strip().lower()
-
-    def _json(self, raw: bytes) -> Any:
-        media = self._media("application/json")
-        if media != "application/json":
-            raise errors.unknown_format(media, ["application/json"])
-        return _decode(raw)
-
-    def _options(self, raw: bytes, query: Any) -> Json:
-        """DeleteOptions of body and query."""
-        options = self._json(raw) if raw else {}
-        if not isinstance(options, dict):
-            raise errors.bad_request("DeleteOptions is not an object")
-        if "gracePeriodSeconds" in query:
-            options = {**options, "gracePeriodSeconds": _number(query, "gracePeriodSeconds")}
-        return options
+    def _media(self) -> str:
+        return self.headers.get("Content-Type", "").split(";")[0].strip().lower()
 
     # --- answers -------------------------------------------------------------------------------
 
@@ -226,7 +179,16 @@ class Handler(BaseHTTPRequestHandler):
             headers["Retry-After"] = str(error.retry_after)
         self._send_json(error.code, error.status(), headers)
 
-    def _send_json(self, code: int, body: Json, headers: dict[str, str] | None = None) -> None:
+    def _send_json(
+        self,
+        code: int,
+        body: Json,
+        headers: dict[str, str] | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        headers = dict(headers or {})
+        if warnings:  # RFC 7234: code, agent, quoted text
+            headers["Warning"] = ", ".join(f"299 - {json.dumps(text)}" for text in warnings)
         self._send(code, _encode(body), "application/json", headers)
 
     def _send(
@@ -256,26 +218,16 @@ class Handler(BaseHTTPRequestHandler):
             if self.api_server.stopping.wait(self._drip):
                 raise CloseNow
 
-    def _stream(self, target: Target) -> None:
+    def _stream(self, target: Target, viewer: Viewer) -> None:
         """A watch: one chunk an event, until its time is over, we stop, or the test cuts it."""
         server, query = self.api_server, target.query
-        if query.get("sendInitialEvents"):
-            why = "Forbidden: sendInitialEvents is not served"
-            raise errors.invalid("", "ListOptions", "", "sendInitialEvents", why)
         test = server.api.test(
             target.kind,
             target.namespace,
             query.get("labelSelector", ""),
             query.get("fieldSelector", ""),
         )
-        if target.name:
-            raise errors.bad_request("a watch of one object goes by field selector")
-        options = WatchOptions(
-            query.get("resourceVersion", ""),
-            _number(query, "timeoutSeconds") or server.watch_timeout,
-            query.get("allowWatchBookmarks", "") in ("true", "1"),
-            server.bookmark_interval,
-        )
+        options = _watch_options(query, server.watch_timeout, server.bookmark_interval)
         cut = server.cuts
         events = watch(
             server.api.store,
@@ -288,17 +240,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self._write(self._head())
-        self._write_events(events)
+        for event in events:
+            self._write_chunk(_encode(viewer.event(event, datetime.now(UTC))) + b"\n")
         if server.cuts is not cut and server.cuts.mid_line:
             self._write_chunk(b'{"type":"ADDED","object":{"metadata":{"name":"cut')
             raise CloseNow
         if server.stopping.is_set() or server.cuts is not cut:
             raise CloseNow
         self._write(b"0\r\n\r\n")
-
-    def _write_events(self, events: Iterator[Json]) -> None:
-        for event in events:
-            self._write_chunk(_encode(event) + b"\n")
 
     def _write_chunk(self, data: bytes) -> None:
         self._write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -315,16 +264,16 @@ def _encode(body: Json) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _decode(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise errors.bad_request("the body is not JSON") from error
-
-
-def _number(query: Any, key: str) -> int:
-    """A non-negative whole number of the query; 0 when absent. Raises 400."""
-    text = query.get(key, "") or "0"
-    if not (text.isascii() and text.isdigit()):
-        raise errors.bad_request(f"{key} is not a number")
-    return int(text)
+def _watch_options(query: Mapping[str, str], longest: int, interval: float) -> WatchOptions:
+    """What a watch asks for. Raises 400 and 422."""
+    initial = query.get("sendInitialEvents", "") in ("true", "1")
+    if initial and query.get("resourceVersionMatch") != "NotOlderThan":
+        why = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        raise errors.invalid("", "ListOptions", "", "resourceVersionMatch", why)
+    return WatchOptions(
+        query.get("resourceVersion", ""),
+        number(query, "timeoutSeconds") or longest,
+        query.get("allowWatchBookmarks", "") in ("true", "1"),
+        interval,
+        initial,
+    )

@@ -3,62 +3,57 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+from lab.apiserver.calico_schemas import IP_POOL, IPAM_CONFIGURATION
+from lab.apiserver.kind import Kind, Subresource
+from lab.apiserver.rbac_schemas import BINDING, CLUSTER_ROLE, ROLE
+
+__all__ = ["CALICO_V1", "CALICO_V3", "KINDS", "KUBEVIRT", "Catalogue", "Kind"]
 
 CALICO_V1 = "crd.projectcalico.org"
 CALICO_V3 = "projectcalico.org"
 KUBEVIRT = "kubevirt.io"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One served kind.
-
-    `on_create` says what becomes of `status` in a create: a mapping replaces it, "keep" and "drop"
-    do so. `builtin` kinds take strategic merge patches and unconditional updates, and their
-    status subresource also changes labels and annotations; custom resources do none of these.
-    """
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool = True
-    status: bool = False
-    builtin: bool = False
-    on_create: Literal["keep", "drop"] | tuple[tuple[str, Any], ...] = "keep"
-    short_names: tuple[str, ...] = ()
-    fields: tuple[str, ...] = ()
-
-    @property
-    def resource(self) -> str:
-        """`pods`, `ippools.projectcalico.org`."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def api_version(self) -> str:
-        """`v1`, `kubevirt.io/v1`."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def list_kind(self) -> str:
-        """`PodList`."""
-        return f"{self.kind}List"
-
-    @property
-    def selectable(self) -> tuple[str, ...]:
-        """Fields a field selector may name."""
-        return ("metadata.name", "metadata.namespace", *self.fields)
+RBAC = "rbac.authorization.k8s.io"
+AUTHORIZATION = "authorization.k8s.io"
+ALL = ("all",)
+_SCHEMAS = {
+    (CALICO_V3, "IPPool"): IP_POOL,
+    (CALICO_V3, "IPAMConfiguration"): IPAM_CONFIGURATION,
+}
 
 
 def _core(plural: str, kind: str, **options: Any) -> Kind:
     return Kind("", "v1", plural, kind, builtin=True, **options)
 
 
+def _workload(plural: str, kind: str, short: str) -> Kind:
+    return Kind(
+        "apps", "v1", plural, kind, builtin=True, status=True, short_names=(short,), categories=ALL
+    )
+
+
+def _rbac(plural: str, kind: str, schema: Mapping[str, Any], **options: Any) -> Kind:
+    return Kind(RBAC, "v1", plural, kind, builtin=True, schema=schema, **options)
+
+
+def _question(group: str, plural: str, kind: str) -> Kind:
+    return Kind(group, "v1", plural, kind, namespaced=False, builtin=True, virtual=True)
+
+
 def _kubevirt(plural: str, kind: str, short: tuple[str, ...]) -> Kind:
-    return Kind(KUBEVIRT, "v1", plural, kind, status=True, on_create="drop", short_names=short)
+    return Kind(
+        KUBEVIRT,
+        "v1",
+        plural,
+        kind,
+        status=True,
+        on_create="drop",
+        short_names=short,
+        categories=ALL,
+    )
 
 
 _CALICO_CLUSTER = (
@@ -96,7 +91,8 @@ def _calico(group: str, version: str) -> Iterable[Kind]:
     def one(kind: str, **options: Any) -> Kind:
         plural = _CALICO_PLURALS.get(kind, f"{kind.lower()}s")
         tiered = ("spec.tier",) if group == CALICO_V3 and kind.endswith("Policy") else ()
-        return Kind(group, version, plural, kind, fields=tiered, **options)
+        schema = _SCHEMAS.get((group, kind))
+        return Kind(group, version, plural, kind, fields=tiered, schema=schema, **options)
 
     yield from (one(kind, namespaced=False) for kind in _CALICO_CLUSTER)
     yield from (
@@ -105,7 +101,8 @@ def _calico(group: str, version: str) -> Iterable[Kind]:
     yield from (one(kind) for kind in _CALICO_NAMESPACED)
     yield Kind(group, version, "blockaffinities", "BlockAffinity", namespaced=False)
     config = "IPAMConfig" if group == CALICO_V1 else "IPAMConfiguration"
-    yield Kind(group, version, f"{config.lower()}s", config, namespaced=False)
+    only = "" if group == CALICO_V1 else "default"
+    yield one(config, namespaced=False, only_name=only)
 
 
 KINDS: tuple[Kind, ...] = (
@@ -115,9 +112,22 @@ KINDS: tuple[Kind, ...] = (
         status=True,
         on_create=(("phase", "Pending"),),
         short_names=("po",),
-        fields=("spec.nodeName", "status.phase", "spec.serviceAccountName"),
+        categories=ALL,
+        fields=("spec.nodeName", "status.phase", "status.podIP", "spec.serviceAccountName"),
+        immutable=("spec.nodeName",),
+        subresources=(
+            Subresource("binding", "Binding", "", "v1"),
+            Subresource("eviction", "Eviction", "policy", "v1"),
+        ),
     ),
-    _core("nodes", "Node", namespaced=False, status=True, short_names=("no",)),
+    _core(
+        "nodes",
+        "Node",
+        namespaced=False,
+        status=True,
+        short_names=("no",),
+        fields=("spec.unschedulable",),
+    ),
     _core(
         "namespaces",
         "Namespace",
@@ -127,8 +137,11 @@ KINDS: tuple[Kind, ...] = (
         short_names=("ns",),
         fields=("status.phase",),
     ),
+    _core("services", "Service", status=True, short_names=("svc",), categories=ALL),
     _core("serviceaccounts", "ServiceAccount", short_names=("sa",)),
     _core("configmaps", "ConfigMap", short_names=("cm",)),
+    _core("secrets", "Secret", fields=("type",), immutable=("type",)),
+    _core("persistentvolumeclaims", "PersistentVolumeClaim", status=True, short_names=("pvc",)),
     _core(
         "events",
         "Event",
@@ -138,10 +151,20 @@ KINDS: tuple[Kind, ...] = (
             "involvedObject.name",
             "involvedObject.namespace",
             "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.fieldPath",
+            "involvedObject.resourceVersion",
             "reason",
+            "reportingComponent",
+            "source",
             "type",
         ),
     ),
+    _workload("deployments", "Deployment", "deploy"),
+    _workload("replicasets", "ReplicaSet", "rs"),
+    _workload("statefulsets", "StatefulSet", "sts"),
+    _workload("daemonsets", "DaemonSet", "ds"),
+    Kind("coordination.k8s.io", "v1", "leases", "Lease", builtin=True),
     Kind(
         "networking.k8s.io",
         "v1",
@@ -150,13 +173,27 @@ KINDS: tuple[Kind, ...] = (
         builtin=True,
         short_names=("netpol",),
     ),
+    _rbac("clusterroles", "ClusterRole", CLUSTER_ROLE, namespaced=False),
+    _rbac(
+        "clusterrolebindings",
+        "ClusterRoleBinding",
+        BINDING,
+        namespaced=False,
+        immutable=("roleRef",),
+    ),
+    _rbac("roles", "Role", ROLE),
+    _rbac("rolebindings", "RoleBinding", BINDING, immutable=("roleRef",)),
+    _question("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
+    _question(AUTHORIZATION, "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+    _question(AUTHORIZATION, "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+    _question(AUTHORIZATION, "subjectaccessreviews", "SubjectAccessReview"),
     _kubevirt("virtualmachines", "VirtualMachine", ("vm", "vms")),
     _kubevirt("virtualmachineinstances", "VirtualMachineInstance", ("vmi", "vmis")),
     _kubevirt(
         "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration", ("vmim", "vmims")
     ),
+    *_calico(CALICO_V3, "v3"),  # before the older group: kubectl takes the first that has a name
     *_calico(CALICO_V1, "v1"),
-    *_calico(CALICO_V3, "v3"),
 )
 
 

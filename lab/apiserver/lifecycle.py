@@ -1,4 +1,4 @@
-"""What the server itself decides about an object: names, system fields, status, deletion. Pure.
+"""What the server itself decides about an object: names, system fields, status. Pure.
 
 Sources: Kubernetes API conventions ("Metadata", "Spec and Status"), and for which fields each
 subresource may touch, the behaviour of pods, nodes and custom resources.
@@ -6,20 +6,23 @@ subresource may touch, the behaviour of pods, nodes and custom resources.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from lab.apiserver import errors
-from lab.apiserver.kinds import Kind
+from lab.apiserver.deletion import finalizers, timestamp
+from lab.apiserver.kind import Kind
 from lab.apiserver.selectors import LABEL_KEY, LABEL_VALUE
 
 Json = dict[str, Any]
 SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_PATH_SEGMENT = re.compile(r"(?!\.{1,2}\Z)[^/%]+\Z")
 _ANNOTATIONS_CAP = 256 << 10
 _KEPT = (
     "name",
@@ -33,6 +36,7 @@ _KEPT = (
 )
 _NEVER = ("selfLink", "managedFields")
 _NAME_CAP = 253
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 _GENERATED_CAP = 63
 
 
@@ -43,11 +47,6 @@ class Source:
     now: Callable[[], datetime]
     uid: Callable[[], str]
     choice: Callable[[str], str]
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339, whole seconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def checked(kind: Kind, namespace: str, body: Any) -> Json:
@@ -93,6 +92,8 @@ def created(kind: Kind, body: Json, source: Source) -> Json:
     meta["uid"] = source.uid()
     meta["creationTimestamp"] = timestamp(source.now())
     meta["generation"] = 1
+    if kind.resource == "namespaces" and isinstance(meta.get("labels", {}), dict):
+        meta["labels"] = {**meta.get("labels", {}), NAMESPACE_LABEL: meta.get("name", "")}
     result = {**body, "metadata": meta}
     if kind.on_create == "drop":
         result.pop("status", None)
@@ -118,6 +119,28 @@ def updated(kind: Kind, old: Json, new: Json, subresource: str) -> Json:
     if _content(result) != _content(old):
         meta["generation"] = int(old["metadata"].get("generation", 1)) + 1
     _check_finalizers(kind, old, result)
+    _check_immutable(kind, old, result)
+    validate(kind, result)
+    return result
+
+
+def bound(kind: Kind, old: Json, node: str, annotations: Mapping[str, Any]) -> Json:
+    """A pod put on a node. Raises 409 when it is on one, or is being deleted."""
+    name, spec = old["metadata"]["name"], old.get("spec") or {}
+    resource = f"{kind.resource}/binding"
+    if spec.get("nodeName"):
+        why = f"pod {name} is already assigned to node {json.dumps(spec['nodeName'])}"
+        raise errors.conflict(resource, name, why)
+    if old["metadata"].get("deletionTimestamp"):
+        why = f"pod {name} is being deleted, cannot be assigned to a host"
+        raise errors.conflict(resource, name, why)
+    meta = dict(old["metadata"])
+    if annotations:
+        meta["annotations"] = {**(meta.get("annotations") or {}), **annotations}
+    status = dict(old.get("status") or {})
+    others = [c for c in status.get("conditions") or () if c.get("type") != "PodScheduled"]
+    status["conditions"] = [*others, {"type": "PodScheduled", "status": "True"}]
+    result = {**old, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status}
     validate(kind, result)
     return result
 
@@ -175,49 +198,19 @@ def _check_finalizers(kind: Kind, old: Json, new: Json) -> None:
         )
 
 
-def finalizers(body: Json) -> list[str]:
-    """Finalizers still set."""
-    return list(body["metadata"].get("finalizers") or ())
+def _check_immutable(kind: Kind, old: Json, new: Json) -> None:
+    """Fields that are set stay as they are."""
+    for path in kind.immutable:
+        before, after = _at(old, path), _at(new, path)
+        if before and before != after:
+            why = f"Invalid value: {json.dumps(after)}: field is immutable"
+            raise errors.invalid(kind.resource, kind.kind, new["metadata"]["name"], path, why)
 
 
-def deleting(kind: Kind, old: Json, options: Mapping[str, Any], now: datetime) -> Json | None:
-    """`old` marked for deletion, or None when it may go at once.
-
-    A pod on a node goes gracefully when it or the request says so with a positive period; the
-    kubelet then deletes it with period 0.
-    """
-    grace = _grace(kind, old, options)
-    if not finalizers(old) and grace == 0:
-        return None
-    meta = dict(old["metadata"])
-    if meta.get("deletionTimestamp"):
-        if grace < int(meta.get("deletionGracePeriodSeconds") or 0):
-            meta["deletionGracePeriodSeconds"] = grace
-    else:
-        meta["deletionTimestamp"] = timestamp(now + timedelta(seconds=grace))
-        meta["deletionGracePeriodSeconds"] = grace
-        meta["generation"] = int(meta.get("generation", 1)) + 1
-    return {**old, "metadata": meta}
-
-
-def _grace(kind: Kind, old: Json, options: Mapping[str, Any]) -> int:
-    if kind.resource != "pods":
-        return 0
-    spec, status = old.get("spec") or {}, old.get("status") or {}
-    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
-        return 0
-    asked = options.get("gracePeriodSeconds")
-    period = spec.get("terminationGracePeriodSeconds", 0) if asked is None else asked
-    if not isinstance(period, int) or period < 0:
-        raise errors.bad_request("gracePeriodSeconds is not a non-negative number")
-    return period
-
-
-def finished(body: Json) -> bool:
-    """Whether an object being deleted has nothing left to wait for."""
-    meta = body["metadata"]
-    graceful = int(meta.get("deletionGracePeriodSeconds") or 0) > 0
-    return bool(meta.get("deletionTimestamp")) and not finalizers(body) and not graceful
+def _at(body: Any, path: str) -> Any:
+    for step in path.split("."):
+        body = body.get(step) if isinstance(body, Mapping) else None
+    return body
 
 
 def _content(body: Json) -> Json:
@@ -235,6 +228,8 @@ def validate(kind: Kind, body: Json) -> None:
     if not isinstance(name, str) or not name:
         raise refuse("metadata.name", "Required value: name or generateName is required")
     pattern = _LABEL if kind.resource == "namespaces" else _SUBDOMAIN
+    if kind.group == "rbac.authorization.k8s.io":
+        pattern = _PATH_SEGMENT  # `system:discovery`
     if len(name) > (63 if pattern is _LABEL else _NAME_CAP) or not pattern.match(name):
         raise refuse("metadata.name", f"Invalid value: {name!r}: not a DNS name in lower case")
     for field in ("labels", "annotations"):
@@ -245,9 +240,26 @@ def validate(kind: Kind, body: Json) -> None:
     for field in ("finalizers", "ownerReferences"):
         if not isinstance(meta.get(field) or [], list):
             raise refuse(f"metadata.{field}", "Invalid value: not a list")
+    _validate_owners(meta.get("ownerReferences") or [], refuse)
     size = sum(len(k) + len(v) for k, v in (meta.get("annotations") or {}).items())
     if size > _ANNOTATIONS_CAP:
         raise refuse("metadata.annotations", f"Too long: may not be more than {_ANNOTATIONS_CAP}")
+
+
+def _validate_owners(owners: list[Any], refuse: Callable[[str, str], errors.ApiError]) -> None:
+    """Each owner is named fully, and at most one is the controller."""
+    for index, owner in enumerate(owners):
+        for key in ("apiVersion", "kind", "name", "uid"):
+            if not (isinstance(owner, dict) and owner.get(key)):
+                field = f"metadata.ownerReferences[{index}].{key}"
+                raise refuse(field, f"Required value: {key} must not be empty")
+    controllers = [str(owner["name"]) for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        why = (
+            f"Invalid value: {json.dumps(owners)}: Only one reference can have Controller set to "
+            f'true. Found "true" in references for {" and ".join(controllers)}'
+        )
+        raise refuse("metadata.ownerReferences", why)
 
 
 def _validate_map(meta: Json, field: str, refuse: Callable[[str, str], errors.ApiError]) -> None:

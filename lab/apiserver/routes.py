@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from lab.apiserver import errors
-from lab.apiserver.kinds import Catalogue, Kind
+from lab.apiserver import errors, selectors
+from lab.apiserver.errors import Attributes
+from lab.apiserver.kind import Kind
+from lab.apiserver.kinds import Catalogue
 
 _VERBS: Final[Mapping[tuple[str, bool], str]] = {
     ("GET", True): "get",
@@ -44,6 +46,20 @@ class Target:
             f"{self.kind.resource}/{self.subresource}" if self.subresource else (self.kind.resource)
         )
 
+    @property
+    def attributes(self) -> Attributes:
+        """What an authorizer judges: a list or watch of one name is about that name, and a
+        namespace is in itself."""
+        name = self.name or selectors.only_name(self.query.get("fieldSelector", ""))
+        return Attributes(
+            self.verb,
+            self.kind.group,
+            self.kind.plural,
+            self.subresource,
+            self.name if self.kind.resource == "namespaces" else self.namespace,
+            name,
+        )
+
 
 def split(url: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Path segments, decoded one by one, and the query."""
@@ -74,11 +90,15 @@ def target(
     subresource = rest[2] if len(rest) > 2 else ""
     if kind is None or (kind.namespaced and name and not namespace):
         raise errors.not_served()
-    if subresource and method in ("POST", "DELETE"):
+    below = kind.subresource(subresource) is not None
+    if subresource and not below and method in ("POST", "DELETE"):
         raise errors.not_served()
+    if (below or kind.virtual) and method != "POST":
+        raise _not_allowed()
     if kind.namespaced and not namespace and method != "GET":
         raise _not_allowed()
-    return Target(_verb(method, name, query), kind, namespace, name, subresource, query)
+    verb = _verb(method, "" if below else name, query)
+    return Target(verb, kind, namespace, name, subresource, query)
 
 
 def _verb(method: str, name: str, query: Mapping[str, str]) -> str:

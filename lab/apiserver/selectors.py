@@ -40,6 +40,24 @@ def label_test(selector: str) -> Test:
     return matches
 
 
+def selector_test(selector: Mapping[str, Any]) -> Test:
+    """A test by a LabelSelector object; the empty one matches everything. Raises 400."""
+    labels = selector.get("matchLabels") or {}
+    parts = [f"{key}={value}" for key, value in labels.items()]
+    for found in selector.get("matchExpressions") or ():
+        key, values = found.get("key", ""), ",".join(found.get("values") or ())
+        texts = {
+            "In": f"{key} in ({values})",
+            "NotIn": f"{key} notin ({values})",
+            "Exists": f"{key}",
+            "DoesNotExist": f"!{key}",
+        }
+        if found.get("operator") not in texts:
+            raise bad_request(f"{found.get('operator')!r} is not a valid label selector operator")
+        parts.append(texts[found["operator"]])
+    return label_test(",".join(parts))
+
+
 def field_test(selector: str, selectable: tuple[str, ...]) -> Test:
     """A test of an object's fields. Raises 400 for a field that cannot be selected by."""
     tests: list[tuple[tuple[str, ...], bool, str]] = []
@@ -58,6 +76,12 @@ def field_test(selector: str, selectable: tuple[str, ...]) -> Test:
         return all((_field(body, path) == value) is wanted for path, wanted, value in tests)
 
     return matches
+
+
+def only_name(selector: str) -> str:
+    """The one name a field selector admits; empty when it admits others."""
+    found = re.search(r"(?:\A|,)\s*metadata\.name\s*==?([^,=!]*)", selector)
+    return found[1].strip() if found else ""
 
 
 def _field(body: Mapping[str, Any], path: tuple[str, ...]) -> str:

@@ -1,7 +1,9 @@
 """The API server as a process part: listen, serve on threads, stop, start again.
 
 `ApiServer` keeps its objects over `stop` and `start` (a restart on the same port); with `data`
-they are on disk too. Without tokens and without a client CA, everybody may do everything.
+they are on disk too. Without tokens and without a client CA everybody is anonymous, and unless
+`authorization` says otherwise, everybody may do everything. Dependents without owners are
+collected while it runs.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from lab.apiserver.api import Api
-from lab.apiserver.auth import Tokens
+from lab.apiserver.auth import Tokens, User
+from lab.apiserver.errors import Attributes, forbidden
 from lab.apiserver.faults import Faults
+from lab.apiserver.gc import Collector
 from lab.apiserver.handler import Handler
 from lab.apiserver.journal import Journal
+from lab.apiserver.rbac import Mode, authorizer
+from lab.apiserver.rbac_defaults import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
 from lab.apiserver.routes import Target
 
 _HANDSHAKE = 10.0  # seconds
@@ -135,6 +141,7 @@ class ApiServer:
         tls: Tls | None = None,
         data: Path | None = None,
         api: Api | None = None,
+        authorization: Mode = "AlwaysAllow",
         bookmark_interval: float = 10.0,
         watch_timeout: int = 1800,
     ) -> None:
@@ -142,6 +149,8 @@ class ApiServer:
         self.tls = tls
         self.api = api or Api()
         self.tokens = Tokens(tokens, token_file)
+        self.authorizer = authorizer(authorization, self.api.store)
+        self._with_roles = authorization != "AlwaysAllow"
         self.faults = Faults()
         self.audit: deque[Asked] = deque(maxlen=10_000)
         self.stopping = threading.Event()
@@ -152,6 +161,7 @@ class ApiServer:
         self._journal = Journal(data, self.api.store) if data else None
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
+        self._collector: Collector | None = None
         self._ready = False
 
     @property
@@ -170,8 +180,10 @@ class ApiServer:
         if not self._ready:
             if self._journal is not None:
                 self._journal.open()
-            self.api.bootstrap()
+            self._bootstrap()
             self._ready = True
+        self._collector = Collector(self.api, self.record_crash)
+        self._collector.start()
         self._listener = listener
         self._thread = threading.Thread(
             target=listener.serve_forever, args=(0.05,), name="apiserver", daemon=True
@@ -191,6 +203,16 @@ class ApiServer:
         listener.server_close()
         listener.drop_connections()
         thread.join()
+        if self._collector is not None:
+            self._collector.stop()
+            self._collector = None
+
+    def _bootstrap(self) -> None:
+        """What every cluster has from the beginning."""
+        self.api.bootstrap()
+        if self._with_roles:
+            self.api.bootstrap_kind("clusterroles", CLUSTER_ROLES)
+            self.api.bootstrap_kind("clusterrolebindings", CLUSTER_ROLE_BINDINGS)
 
     def close(self) -> None:
         """Stop for good: the last snapshot is written."""
@@ -214,6 +236,12 @@ class ApiServer:
         """Forget history and pages: watches from an earlier version answer 410."""
         self.api.store.compact()
         self.api.forget_pages()
+
+    def authorize(self, user: User, asked: Attributes) -> None:
+        """Raise 403 unless the user may do it."""
+        decision = self.authorizer.decide(user, asked)
+        if not decision.allowed:
+            raise forbidden(user.name, asked, decision.reason)
 
     def audit_request(self, user: str, target: Target) -> None:
         """Remember who asked for what."""

@@ -46,6 +46,23 @@ class Store:
         self._forgotten: dict[str, int] = {}
         self._floor = 0
         self.listener: Callable[[Event], None] | None = None
+        self._followers: list[Callable[[Event], None]] = []
+
+    def subscribe(self, follower: Callable[[Event], None]) -> tuple[Event, ...]:
+        """Call `follower` with every write from now on, under the lock (it must not wait);
+        returns what is there as ADDED events."""
+        with self._lock:
+            self._followers.append(follower)
+            return tuple(
+                Event(self._version, "ADDED", resource, key, body, None)
+                for resource, table in self._tables.items()
+                for key, body in table.items()
+            )
+
+    def unsubscribe(self, follower: Callable[[Event], None]) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._followers.remove(follower)
 
     @property
     def version(self) -> int:
@@ -102,6 +119,8 @@ class Store:
         while len(events) > self._history:
             self._forgotten[resource] = events.popleft().version
         self._changed.notify_all()
+        for follower in self._followers:
+            follower(event)
         return body
 
     def _apply(self, event: Event) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lab.apiserver.errors import ApiError, bad_request
-from lab.apiserver.kinds import Kind
+from lab.apiserver.kind import Kind
 from lab.apiserver.selectors import Test
 from lab.apiserver.store import Event, Json, Store
 
@@ -21,12 +21,14 @@ WireEvent = Json
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a watch request asks for; times in seconds."""
+    """What a watch request asks for; times in seconds. `initial` wants what is there first, and a
+    bookmark that says where it ends."""
 
     resource_version: str
     timeout: float
     bookmarks: bool
     bookmark_interval: float
+    initial: bool = False
 
 
 def watch(
@@ -40,9 +42,11 @@ def watch(
     until = time.monotonic() + options.timeout
     try:
         version = parse_version(options.resource_version)
-        if version == 0:
+        if version == 0 or options.initial:
             found, version = store.list(kind.resource)
             yield from ({"type": "ADDED", "object": body} for body in found if test(body))
+        if options.initial:
+            yield _bookmark(kind, version, {"k8s.io/initial-events-end": "true"})
         marked_at = time.monotonic()
         while not ended():
             now = time.monotonic()
@@ -86,10 +90,9 @@ def _seen(event: Event, test: Test) -> WireEvent | None:
     return {"type": "DELETED", "object": event.body} if before else None
 
 
-def _bookmark(kind: Kind, version: int) -> WireEvent:
-    body: Json = {
-        "kind": kind.kind,
-        "apiVersion": kind.api_version,
-        "metadata": {"resourceVersion": str(version), "creationTimestamp": None},
-    }
+def _bookmark(kind: Kind, version: int, annotations: Json | None = None) -> WireEvent:
+    meta: Json = {"resourceVersion": str(version), "creationTimestamp": None}
+    if annotations:
+        meta["annotations"] = annotations
+    body: Json = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}
     return {"type": "BOOKMARK", "object": body}

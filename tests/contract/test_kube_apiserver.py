@@ -101,11 +101,11 @@ def test_discovery_names_every_kind(client: HttpKubeClient) -> None:
 )
 def test_calico_plurals(client: HttpKubeClient, group_version: str, plural: str) -> None:
     path = f"/apis/{group_version}/{plural}"
-    made = client.raw("POST", path, named("default", spec={"a": 1}))
+    made = client.raw("POST", path, named("default", spec={"maxBlocksPerHost": 1}))
     assert made["apiVersion"] == group_version
     listed = client.raw("GET", path)
     assert listed["kind"] == made["kind"] + "List"
-    assert [item["spec"] for item in listed["items"]] == [{"a": 1}]
+    assert [item["spec"]["maxBlocksPerHost"] for item in listed["items"]] == [1]
 
 
 def test_a_hidden_group_is_as_if_not_installed(server: ApiServer, client: HttpKubeClient) -> None:

@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from lab.apiserver.auth import ANONYMOUS
+from lab.apiserver.errors import expired
 from lab.apiserver.faults import CloseConnection, Delay, Drip, Fault, Reject
+from lab.apiserver.pages import Pages
 from lab.apiserver.server import ApiServer, Tls
 from libtortie.errors import (
     InvalidInput,
@@ -345,18 +347,15 @@ def test_lists_come_in_pages_and_survive_their_expiry(monkeypatch: pytest.Monkey
         assert [n.metadata.name for n in found] == ["default", "kube-public", "kube-system"]
         assert version == str(server.api.store.version)
         assert [a.verb for a in server.audit] == ["list", "list"]
-        server.api._snapshots = _Forgetful()  # type: ignore[assignment]  # every page expires
+        server.api._pages = _Forgetful()  # every page expires
         assert len(client.list(Namespace)[0]) == 3
         assert [a.verb for a in server.audit][2:] == ["list", "list", "list"]
         client.close()
 
 
-class _Forgetful(dict[str, object]):
-    def get(self, key: str, default: object = None) -> object:
-        return None
-
-    def popitem(self, last: bool = True) -> tuple[str, object]:
-        return super().popitem()
+class _Forgetful(Pages):
+    def resume(self, name: str) -> tuple[tuple[dict[str, object], ...], int]:
+        raise expired("The provided continue parameter is too old")
 
 
 # --- identities --------------------------------------------------------------------------------
