@@ -31,7 +31,7 @@ from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.kube.objects import Namespace
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.names import host_ifname
-from libtortie.model.resources import parse_resource
+from libtortie.model.resources import IPAMConfiguration, IPAMConfigurationSpec
 
 pytestmark = pytest.mark.root
 
@@ -318,20 +318,22 @@ def test_without_address_persistence_the_target_is_refused_and_the_vm_stays(
 
 @contextmanager
 def _persistence(lab: Lab, value: str) -> Iterator[None]:
-    """Set the toggle as a user's resource, and take it away again."""
+    """Set the toggle in the resource that the nodes made, and put it back."""
     key = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
-    body = {
-        "apiVersion": "projectcalico.org/v3",
-        "kind": "IPAMConfiguration",
-        "metadata": {"name": "default"},
-        "spec": {"kubeVirtVMAddressPersistence": value},
-    }
     config = DatastoreConfig(type="sqlite", sqlite_path=lab.state.database, node="", shared=True)
     store = open_datastore(config)
+
+    def toggle(wanted: str) -> None:
+        record = store.get(key)
+        assert isinstance(record.value, IPAMConfiguration)
+        spec = record.value.spec.to_wire() | {"kubeVirtVMAddressPersistence": wanted}
+        fresh = IPAMConfigurationSpec.model_validate(spec)
+        store.update(key, record.value.model_copy(update={"spec": fresh}), record.revision)
+
     try:
-        store.create(key, parse_resource(Kind.IPAM_CONFIGURATION, body))
+        toggle(value)
         yield
-        store.delete(key)
+        toggle("Enabled")
     finally:
         store.close()
 

@@ -191,7 +191,7 @@ def test_what_is_no_sign_raises_nothing(vm_node: NodeProcess) -> None:
 
 def test_a_migration_from_sign_to_convergence(vm_node: NodeProcess) -> None:
     spec = {"liveMigrationRouteConvergenceTime": "2s"}
-    record = resource_record(Kind.FELIX_CONFIGURATION, "default", spec)
+    record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
     vm_node.store.create(record.key, record.value)
     attach_target(vm_node)
     vm_node.send("tgt", SIGNS["rarp"])
