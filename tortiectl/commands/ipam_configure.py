@@ -31,7 +31,7 @@ from tortiectl.options import config_option
 )
 @click.option(
     "--kubevirt-ip-persistence",
-    type=click.Choice([value.value for value in Persistence], case_sensitive=False),
+    type=click.Choice([value.value for value in Persistence]),
     help="Whether a VM keeps its addresses through restart and migration.",
 )
 @click.option(
