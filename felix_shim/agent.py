@@ -56,11 +56,10 @@ from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id, write_durably
 from felix_shim.world import World
 from ipam.client import IPAMClient
-from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.open import open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
-from libtortie.kube.config import KubeConfig, direct, load_kubeconfig
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.model.ipam import IPAddress
@@ -158,12 +157,7 @@ def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
     """The datastore, waited for as long as it is merely unavailable."""
-    wanted = DatastoreConfig(
-        type=config.datastore_type,
-        sqlite_path=Path(config.sqlite_path),
-        node=config.node,
-        shared=config.sqlite_shared,
-    )
+    wanted = config.datastore(config.node)
     while not crew.over.is_set():
         try:
             return open_datastore(wanted)
@@ -174,14 +168,8 @@ def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | Non
 
 
 def _open_kube(config: NodeConfig) -> HttpKubeClient | None:
-    if config.kubeconfig:
-        return HttpKubeClient(load_kubeconfig(config.kubeconfig))
-    if not config.k8s_api_root:
-        return None
-    api = direct(config.k8s_api_root)
-    if config.k8s_token_file:
-        api = KubeConfig(server=api.server, token_file=Path(config.k8s_token_file))
-    return HttpKubeClient(api)
+    found = config.kube()
+    return None if found is None else HttpKubeClient(found)
 
 
 def _live(parts: Parts) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from felix_shim.addresses import AUTODETECT, parse_method
 from felix_shim.environment import NODENAME, settings_in
+from libtortie.access import Access
 from libtortie.errors import InvalidInput
 
 NONE = "none"
@@ -89,12 +90,16 @@ def _pools(value: object) -> object:
     return {"ipv4": {"cidr": NONE}, "ipv6": {"cidr": NONE}} if value == NONE else value
 
 
-class NodeConfig(_Strict):
+class NodeConfig(Access):
     """The agent's configuration; every key has a default that suits a node.
+
+    Where datastore and API are is in `Access`, which other programs read from the same file.
 
     `ip` is a method of `addresses.py`. Empty `kubeconfig` and `k8s_api_root` mean no Kubernetes
     API: endpoints then have no migration roles.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodename: str = ""
     nodename_file: str = "/var/lib/tortie/nodename"
@@ -104,12 +109,6 @@ class NodeConfig(_Strict):
     cluster_type: str = "k8s,bgp"
     calico_version: str = Field(default="v3.34.0", pattern=r"^(v\d+\.\d+\.\d+.*)?$")
     default_pools: Annotated[DefaultPools, BeforeValidator(_pools)] = DefaultPools()
-    datastore_type: str = "sqlite"
-    sqlite_path: str = "/var/lib/tortie/tortie.db"
-    sqlite_shared: bool = False
-    kubeconfig: str = ""
-    k8s_api_root: str = ""
-    k8s_token_file: str = ""
     k8s_node: str = ""
     k8s_node_condition: bool = True
     run_dir: str = "/run/tortie"

@@ -2,10 +2,11 @@
 
 The IPAM configuration has two places: the record allocation reads (`IPAMConfigKey`), and the
 IPAMConfiguration resource `default` that a user edits. Where both exist the record holds, except
-`kubeVirtVMAddressPersistence`, which the resource decides when it names it. Where only the
-resource exists it is the configuration. Where neither exists Calico's defaults hold. What can't
-be read is an error, never a default. (Over both, a Kubernetes API can decide that one setting:
-`persistence`.)
+that `kubeVirtVMAddressPersistence` is Disabled when either says so: calicoctl writes only the
+record, an edit only the resource, and a node's first start names Enabled in the resource. Where
+only the resource exists it is the configuration. Where neither exists Calico's defaults hold. What
+can't be read is an error, never a default. (Over both, a Kubernetes API can decide that one
+setting: `persistence`.)
 """
 
 from __future__ import annotations
@@ -64,14 +65,18 @@ def read_config(tx: Transaction) -> IPAMConfig:
 
 def stored_persistence(tx: Transaction) -> Setting:
     """What the datastore says about VMs' addresses; Calico's default where it says nothing."""
+    said: list[Setting] = []
     resource = tx.value(CONFIGURATION, IPAMConfiguration)
     if resource is not None and resource.spec.kubevirt_persistence is not None:
         value = Persistence(resource.spec.kubevirt_persistence)
-        return Setting(value, "IPAMConfiguration default in the datastore")
+        said.append(Setting(value, "IPAMConfiguration default in the datastore"))
     stored = tx.value(IPAMConfigKey(), IPAMConfig)
     if stored is not None:
-        return Setting(stored.kubevirt_persistence, "IPAM's configuration record in the datastore")
-    return Setting(Persistence.ENABLED, "the default, nothing sets it")
+        place = "IPAM's configuration record in the datastore"
+        said.append(Setting(stored.kubevirt_persistence, place))
+    if not said:
+        return Setting(Persistence.ENABLED, "the default, nothing sets it")
+    return next((one for one in said if one.value is Persistence.DISABLED), said[0])
 
 
 def require_ready(tx: Transaction) -> None:

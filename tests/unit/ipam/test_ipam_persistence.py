@@ -80,8 +80,9 @@ STORES: dict[str, tuple[Persistence | None, Persistence | None, Persistence]] = 
     "record on": (ON, None, ON),
     "record off": (OFF, None, OFF),
     "resource off": (None, OFF, OFF),
-    "resource over record": (ON, OFF, OFF),
-    "resource on over record": (OFF, ON, ON),
+    "only the resource off": (ON, OFF, OFF),
+    "only the record off": (OFF, ON, OFF),
+    "both on": (ON, ON, ON),
 }
 
 

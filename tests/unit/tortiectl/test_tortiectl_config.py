@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from felix_shim.config import NodeConfig
 from libtortie.access import Access, read_access
 from libtortie.errors import InvalidInput
 from tortiectl.config import (
@@ -236,11 +235,6 @@ def test_every_key_of_the_file_has_a_variable() -> None:
     from tortiectl.config import Spec
 
     assert {field.alias or name for name, field in Spec.model_fields.items()} == set(VARIABLES)
-
-
-def test_the_agent_reads_the_same_keys_with_the_same_defaults() -> None:
-    agent, mine = NodeConfig.model_fields, Access.model_fields
-    assert {name: agent[name].default for name in mine} == {n: f.default for n, f in mine.items()}
 
 
 @pytest.mark.parametrize("text", ["a: [", "- x", "sqlite_shared: [1]"])
