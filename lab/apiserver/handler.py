@@ -88,6 +88,8 @@ class Handler(BaseHTTPRequestHandler):
             self.api_server.authorize(user, Attributes(verb, path=self.path.split("?")[0]))
         if document is not None:
             self._send_json(200, document)
+        elif (self.command, segments) == ("GET", ("openapi", "v2")):
+            self._send(200, openapi.DOCUMENT_V2, openapi.MEDIA_V2)
         else:
             self._send(404, b"404 page not found\n", "text/plain")
         return True

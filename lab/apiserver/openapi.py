@@ -14,6 +14,10 @@ from lab.apiserver.kinds import Catalogue
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _OBJECT = "application/json"
+MEDIA_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+# An OpenAPI v2 document without definitions: `swagger: "2.0"`, a title, a version. kubectl wants it
+# for lists (it then leaves the judgement to us); what there is to know is in v3.
+DOCUMENT_V2 = b"\x0a\x032.0\x12\x10\x0a\x0aKubernetes\x12\x02v1"
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")
 
 
