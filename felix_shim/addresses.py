@@ -10,8 +10,8 @@ A *method* is what the configuration says under `ip`, with Calico's words:
 * `can-reach=<address>`: the one the kernel would use to get there;
 * `kubernetes-internal-ip`: the InternalIP of the Node in the API.
 
-Links are looked at in the order of their index. Never: a link-local or loopback address, or one
-of a link that is down.
+Links are looked at in the order of their index. Never: a link-local address, one of
+127.0.0.0/8, or one of a link that is down.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _named(kernel: Kernel, method: ByName) -> Iterator[NodeAddress]:
         if method.never is not None and method.never.search(name):
             return False
         if method.only is not None:
-            return name != "lo" and method.only.search(name) is not None
+            return method.only.search(name) is not None
         return not _NOT_UPLINKS.match(name)
 
     found = [one for one in _all(kernel) if wanted(one.link)]

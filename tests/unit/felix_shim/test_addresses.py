@@ -123,6 +123,14 @@ def test_what_is_no_method(text: str, complaint: str) -> None:
         parse_method(text)
 
 
+def test_an_address_on_the_loopback_link_counts_when_asked_for() -> None:
+    kernel = machine(("eth0", "192.0.2.1/24"))
+    kernel.set_link("lo", up=True)
+    for address in ("127.0.0.1/8", "198.51.100.1/32"):
+        kernel.ensure_address("lo", ip_interface(address))
+    assert str(find_address(kernel, "interface=lo").address) == "198.51.100.1/32"
+
+
 def test_interfaces_are_uplinks_by_name_without_prefix_lengths(kernel: FakeKernel) -> None:
     assert interfaces(kernel) == (
         ("eth1", ("192.0.2.11", "fd00::11")),

@@ -232,6 +232,21 @@ def test_who_comes_upon_a_running_node_gives_way_whatever_its_name() -> None:
     assert address_of(inner, "z") == "192.0.2.11/24"
 
 
+def test_the_last_by_name_gives_way_at_once() -> None:
+    """If both waited, both would give way in the end."""
+    inner = MemoryDatastore()
+    pauses: list[float] = []
+
+    def arrives(_: object) -> None:
+        if len(store.commits) == 1:
+            inner.create(facts("a").key, plan_node(None, facts("a")))
+
+    store = FaultyStore(inner, before_commit=arrives)
+    with pytest.raises(AddressTakenError, match="node a"):
+        claim(store, facts("z"), pauses.append)
+    assert pauses == []
+
+
 def test_only_the_address_that_was_claimed_is_taken_back() -> None:
     node = stored_node(bgp={"ipv4Address": "192.0.2.11/24", "asNumber": 64999}, extra="kept")
     after = without_address(node, ADDRESS)

@@ -317,6 +317,14 @@ def test_a_locked_store_gets_nothing_for_the_cluster(machine: Machine, store: Da
     assert {"IPPool default-ipv4-ippool", "Tier default"} < set(everything(store))
 
 
+def test_what_is_done_is_not_done_again(machine: Machine, store: Datastore) -> None:
+    put(store, Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": False})
+    started = machine.boot()
+    put(store, Kind.NODE, "twin", {"bgp": {"ipv4Address": "192.0.2.11/24"}})
+    lock(store, True)
+    assert started.attempt(), "an address that was granted is not claimed a second time"
+
+
 def test_a_lock_that_comes_between_look_and_write_holds(tmp_path: Path) -> None:
     inner = memory()
 

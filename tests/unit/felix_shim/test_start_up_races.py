@@ -15,7 +15,16 @@ from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import FelixConfiguration, Node
 from tests.fakes.faulty_store import Fault, FaultyStore, Killed, StepwiseStore
 from tests.fakes.kernel import FakeKernel
-from tests.fakes.starting_node import POOL, Machine, everything, memory, pool_cidr, put, text
+from tests.fakes.starting_node import (
+    POOL,
+    Machine,
+    everything,
+    lock,
+    memory,
+    pool_cidr,
+    put,
+    text,
+)
 
 # -- faults -----------------------------------------------------------------------------------
 
@@ -110,6 +119,21 @@ def test_an_own_pool_made_just_before_the_default_one_wins(tmp_path: Path) -> No
     store = FaultyStore(inner, before_commit=before)
     Machine(tmp_path, store).boot()
     assert pool_cidr(inner) == "10.65.0.0/16"
+
+
+def test_after_a_conflict_pools_are_looked_for_again(tmp_path: Path) -> None:
+    inner = memory()
+
+    def before(ops: Sequence[Op]) -> None:
+        if any(op.key == POOL for op in ops):
+            store.before_commit = lambda ops: None
+            put(inner, Kind.IP_POOL, "mine", {"cidr": "10.65.0.0/16"})
+            lock(inner, True)
+
+    store = FaultyStore(inner, before_commit=before)
+    Machine(tmp_path, store).boot()
+    pools = {key for key in everything(inner) if key.startswith("IPPool")}
+    assert pools == {"IPPool mine", "IPPool default-ipv6-ippool"}
 
 
 def test_what_another_writer_adds_meanwhile_survives(tmp_path: Path) -> None:
