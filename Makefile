@@ -29,7 +29,7 @@ test-fast: setup
 	$(PY) -m pytest tests/unit tests/property
 
 demo: setup
-	$(VENV)/bin/lab demo --report report.json
+	$(VENV)/bin/lab demo --report report.json --html report.html
 
 lab-down: setup
 	$(VENV)/bin/lab down
@@ -41,4 +41,4 @@ soak: setup
 	TORTIE_SOAK=1 $(PY) -m pytest tests/property
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json report.html

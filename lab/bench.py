@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any
 
 from lab import control, names
 from lab.cluster import bring_up, refuse_second
-from lab.demo import interruptible, machine, uninterrupted
+from lab.demo import interruptible, uninterrupted
 from lab.durations import seconds
+from lab.machine import commit, machine
 from lab.measure import Wish, await_echo, guest_ip, measure
 from lab.report import Row, row_of
 from lab.state import StateDir, lab_lock
@@ -129,16 +129,3 @@ def _document(rows: Sequence[BenchRow], ours: Sequence[Row], peer: Sequence[Row]
         "commit": commit(),
         "runs": {"ours": [asdict(row) for row in ours], "peer": [asdict(row) for row in peer]},
     }
-
-
-def commit() -> str:
-    """The commit that was measured, `+` for one with changes on top; empty outside of git."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    head = git("rev-parse", "HEAD")
-    return head + ("+" if head and git("status", "--porcelain", "-uno") else "")

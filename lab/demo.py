@@ -7,8 +7,6 @@ everything deleted; down. Whatever happens on the way, the lab is gone at the en
 from __future__ import annotations
 
 import json
-import os
-import platform
 import signal
 import time
 from collections.abc import Iterator
@@ -19,14 +17,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lab import control, names
+from lab import control, html_report, names
 from lab.cluster import bring_up, refuse_second, until
 from lab.durations import seconds
+from lab.machine import machine, versions
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
 from lab.nodes import in_netns
 from lab.objects import LabPod, LabVM
 from lab.remains import remains
-from lab.report import Check, Row, checks_of, row_of
+from lab.report import Act, Check, Observed, Row, checks_of, row_of
 from lab.state import StateDir, lab_lock
 from lab.teardown import leftovers, tear_down
 from lab.timeline import render
@@ -45,7 +44,9 @@ class Demo:
 
     convergence: str
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    observed: list[Observed] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    acts: list[Act] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     durations: dict[str, float] = field(default_factory=dict)
 
@@ -60,11 +61,28 @@ class Demo:
             "migrations": [asdict(row) for row in self.rows],
             "ok": self.ok,
             "checks": [asdict(check) for check in self.checks],
+            "story": [asdict(act) for act in self.acts],
             "machine": machine(),
+            "versions": versions(),
             "started": self.started,
             "convergence": self.convergence,
             "durations_s": self.durations,
         }
+
+    def page(self) -> html_report.Page:
+        """report.html's values."""
+        return html_report.Page(
+            ok=self.ok,
+            started=self.started,
+            convergence=self.convergence,
+            checks=self.checks,
+            migrations=tuple(zip(self.observed, self.rows, strict=True)),
+            acts=self.acts,
+            nodes=tuple(node.name for node in names.lab_nodes(NODES)),
+            machine=machine(),
+            versions=versions(),
+            durations=self.durations,
+        )
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -77,22 +95,14 @@ class Demo:
             self.durations[what] = round(time.monotonic() - began, 2)
 
 
-def machine() -> dict[str, Any]:
-    """Where the numbers come from."""
-    return {
-        "kernel": platform.release(),
-        "processors": os.cpu_count(),
-        "architecture": platform.machine(),
-        "python": platform.python_version(),
-    }
-
-
 def say(text: str) -> None:
     """A line for the person who watches."""
     print(text, flush=True)
 
 
-def run_demo(state: StateDir, report: Path, convergence: str, blackout_ms: float) -> bool:
+def run_demo(
+    state: StateDir, report: Path, html: Path, convergence: str, blackout_ms: float
+) -> bool:
     """The demo; True when every promise was kept. The lab is gone afterwards, in any case."""
     demo = Demo(convergence)
     with lab_lock(), interruptible():
@@ -106,7 +116,8 @@ def run_demo(state: StateDir, report: Path, convergence: str, blackout_ms: float
         finally:
             _clean_up(demo, state)
     report.write_text(json.dumps(demo.to_json(), indent=2, ensure_ascii=False) + "\n")
-    _conclude(demo, report)
+    html.write_text(html_report.render(demo.page()))
+    _conclude(demo, report, html)
     return demo.ok
 
 
@@ -146,10 +157,13 @@ def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
     with demo.timed("pods and a VM"):
         client_netns, address = _populate(first, second, third)
         say(f"   VM {VM} has {address} on {first}; a client pod on {third}")
+    took = demo.durations["pods and a VM"]
+    demo.acts.append(Act("VM created", True, address, first, f"{VM} runs on {first}", took))
     stream = start_stream(state, address)
     try:
         for target in (second, first):
-            with demo.timed(f"live migration to {target}"):
+            what = f"live migration to {target}"
+            with demo.timed(what):
                 wish = Wish(VM, target, blackout_ms, garp=target == first)
                 observed = measure(
                     state,
@@ -161,7 +175,9 @@ def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
                     tell=lambda text: say(f"   {text}"),
                 )
             row = row_of(observed)
+            demo.observed.append(observed)
             demo.rows.append(row)
+            demo.acts.append(migrated(observed, row, demo.durations[what]))
             demo.checks += checks_of(row, seconds(demo.convergence))
             say(render(observed))
             demo.checks.append(_pods_talk(client_netns, f"after the migration to {target}"))
@@ -169,6 +185,15 @@ def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
         stream.close()
     with demo.timed("everything deleted"):
         demo.checks.append(_delete_all(state, topology))
+
+
+def migrated(observed: Observed, row: Row, took: float) -> Act:
+    """A measured migration as an act of the story."""
+    kept = row.phase == "Succeeded" and row.ip_after == row.ip_before and row.tcp_survived
+    where = observed.target if row.phase == "Succeeded" else observed.source
+    detail = f"{row.network_downtime_ms} ms of the network's beside {row.guest_blackout_ms} ms"
+    detail += " of the guest's; " + (row.tcp_error or f"{row.tcp_lines} TCP lines")
+    return Act(f"live migration to {observed.target}", kept, row.ip_after, where, detail, took)
 
 
 def _populate(first: str, second: str, third: str) -> tuple[str, str]:
@@ -238,7 +263,8 @@ def keep_logs(state: StateDir, demo: Demo) -> None:
             say("\n".join(line[:400] for line in lines))
 
 
-def _conclude(demo: Demo, report: Path) -> None:
+def _conclude(demo: Demo, report: Path, html: Path) -> None:
     for check in demo.checks:
         say(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {check.detail}")
-    say(f"{'Every promise was kept.' if demo.ok else 'A promise was broken.'} See {report}.")
+    verdict = "Every promise was kept." if demo.ok else "A promise was broken."
+    say(f"{verdict} See {html} and {report}.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,16 +18,20 @@ from lab.cutover import Report, report_from_json
 from lab.nodes import in_netns
 from lab.objects import LabVMI
 from lab.observers import FrameSeen, RouteSeen, Seen
-from lab.probes import series_from_json
-from lab.report import LogEvent, Observed
+from lab.probes import samples_from_json, series_from_json
+from lab.report import SIGNS, LogEvent, Observed, zero_ns
 from lab.state import StateDir
 from lab.stream import StreamReport
+from lab.tables import Tables, read_tables
 from lab.tools import LabError, run
 from lab.topology import Topology
+from lab.trace import Sample, thin
+from libtortie.errors import TortieError
 
 BASELINE_S = 0.5
 AFTER_REVERT_S = 0.5
 REVERT_GRACE_S = 12.0
+FOLLOWING_S = 0.1
 UNMEASURED = StreamReport(0, 0, "not measured", 0.0, 0)
 
 
@@ -34,24 +39,87 @@ UNMEASURED = StreamReport(0, 0, "not measured", 0.0, 0)
 class Witness:
     """Collects what the observers see, from their thread."""
 
+    target: str
+    target_address: str
+    others: frozenset[str]
     seen: list[Seen] = field(default_factory=list)
-    changed: threading.Event = field(default_factory=threading.Event)
+    over: bool = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def tell(self, data: dict[str, Any]) -> None:
         """Take one line of the observers."""
         kind = FrameSeen if data["kind"] == "frame" else RouteSeen
-        self.seen.append(kind(**data))
-        self.changed.set()
+        with self._changed:
+            self.seen.append(kind(**data))
+            self._changed.notify_all()
 
-    def elevated_gone(self, target: str) -> bool:
+    def await_(self, happened: Callable[[], bool], deadline: float | None) -> bool:
+        """Wait, for seconds or until `close`; whether it happened."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.over or happened(), deadline)
+            return happened()
+
+    def close(self) -> None:
+        """Nobody need wait any longer."""
+        with self._changed:
+            self.over = True
+            self._changed.notify_all()
+
+    def signed(self) -> bool:
+        """Whether the guest was heard on the target."""
+        return any(isinstance(event, FrameSeen) and event.what in SIGNS for event in self.seen)
+
+    def followed(self) -> bool:
+        """Whether every kernel sends to the target, and the source's own route is gone."""
+        routes = [event for event in self.seen if isinstance(event, RouteSeen)]
+        switched = {r.where for r in routes if r.added and r.gateway == self.target_address}
+        left = any(not r.added and r.ifname and r.where != self.target for r in routes)
+        return left and switched >= self.others
+
+    def elevated_gone(self) -> bool:
         """Whether the target's elevated route has come and gone."""
         return any(
             isinstance(event, RouteSeen)
-            and (event.where, event.metric) == (target, names.METRIC_ELEVATED)
+            and (event.where, event.metric) == (self.target, names.METRIC_ELEVATED)
             and event.ifname
             and not event.added
-            for event in list(self.seen)
+            for event in self.seen
         )
+
+
+@dataclass(slots=True)
+class TableReader:
+    """Reads the route tables before, at and after a cut-over; one that fails is left out.
+
+    *At* is when every kernel has followed the guest, or `FOLLOWING_S` after its sign. Its thread
+    reads only then, so that it takes no time from the cut-over itself.
+    """
+
+    places: Mapping[str, str]
+    address: str
+    read: list[Tables] = field(default_factory=list)
+
+    def take(self, moment: str) -> None:
+        """Read them all now."""
+        with contextlib.suppress(TortieError):
+            self.read.append(read_tables(moment, self.places, self.address))
+
+    @contextmanager
+    def at_cutover(self, witness: Witness) -> Iterator[None]:
+        """Read them while the block runs, when the cut-over happens."""
+
+        def work() -> None:
+            if witness.await_(witness.signed, None):
+                witness.await_(witness.followed, FOLLOWING_S)
+                self.take("at")
+
+        thread = threading.Thread(target=work, name="tables")
+        thread.start()
+        try:
+            yield
+        finally:
+            witness.close()
+            thread.join()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +164,18 @@ def measure(
     before = control.get(LabVMI, wish.vm)
     address, mac = guest_ip(before), before.status.interfaces[0].mac
     started = clock.monotonic()
-    witness = Witness()
+    nodes = {node.name: str(node.address.ip) for node in topology.nodes}
+    witness = Witness(
+        wish.target, nodes[wish.target], frozenset({*nodes, names.TOR} - {wish.target})
+    )
+    tables = TableReader(netns_paths(topology), address)
     phases: list[tuple[int, str]] = []
     with ExitStack() as stack:
         probes = stack.enter_context(start_probes(state, address, client_netns))
         stack.enter_context(start_observers(state, topology, wish.target, (address, mac), witness))
+        stack.enter_context(tables.at_cutover(witness))
         threading.Event().wait(BASELINE_S)
+        tables.take("before")
         job = control.create_migration(wish.vm, wish.target, wish.annotations())
 
         def phase(text: str) -> None:
@@ -110,27 +184,44 @@ def measure(
         over = control.await_migration(job.metadata.name, phase)
         tell(f"{over.status.phase}, waiting for the route's return to normal")
         if over.status.phase == "Succeeded":
-            _await_revert(witness, wish.target, 2 * convergence_s + REVERT_GRACE_S)
+            witness.await_(witness.elevated_gone, 2 * convergence_s + REVERT_GRACE_S)
         threading.Event().wait(AFTER_REVERT_S)
-        series = series_from_json(probes.ask())
+        tables.take("after")
+        probed = probes.ask()
         outcome = StreamReport(**stream.ask()) if stream else UNMEASURED
     after = control.get(LabVMI, wish.vm)
-    return Observed(
+    observed = Observed(
         vm=wish.vm,
         source=before.status.node_name,
         target=wish.target,
-        target_address=next(str(n.address.ip) for n in topology.nodes if n.name == wish.target),
+        target_address=nodes[wish.target],
         target_pod=over.status.migration_state.target_pod,
         ip_before=address,
         ip_after=guest_ip(after),
         phase=over.status.phase,
         stream=outcome,
-        series=series,
+        series=series_from_json(probed["series"]),
         cutover=_cutover(over.metadata.annotations),
         seen=tuple(witness.seen),
         log=tuple(agent_log(state, topology, started)),
         phases=tuple(phases),
+        nodes=nodes,
+        tables=tuple(tables.read),
     )
+    return with_traces(observed, samples_from_json(probed["samples"]))
+
+
+def with_traces(observed: Observed, samples: Mapping[str, Sequence[Sample]]) -> Observed:
+    """Of each prober, what its pictures need: everything near the sign, the rest thinned."""
+    zero = zero_ns(observed)
+    return replace(observed, traces={name: thin(all_, zero) for name, all_ in samples.items()})
+
+
+def netns_paths(topology: Topology) -> dict[str, str]:
+    """Nodes and the ToR, each with its namespace's path."""
+    places = {node.name: str(names.netns_path(node.netns)) for node in topology.nodes}
+    places[names.TOR] = str(names.netns_path(names.netns(names.TOR)))
+    return places
 
 
 def start_probes(state: StateDir, address: str, client_netns: str) -> Child:
@@ -152,21 +243,13 @@ def start_observers(
     state: StateDir, topology: Topology, target: str, guest: tuple[str, str], witness: Witness
 ) -> Child:
     """Frames on the target, routes on all nodes and the ToR."""
-    places = {node.name: node.netns for node in topology.nodes}
-    places[names.TOR] = names.netns(names.TOR)
+    places = netns_paths(topology)
     address, mac = guest
     arguments = ["lab.observers", "--address", address, "--mac", mac]
-    arguments += ["--frames", f"{target}={names.netns_path(places[target])}"]
-    for place, netns in places.items():
-        arguments += ["--routes", f"{place}={names.netns_path(netns)}"]
+    arguments += ["--frames", f"{target}={places[target]}"]
+    for place, path in places.items():
+        arguments += ["--routes", f"{place}={path}"]
     return Child(state.ledger, arguments, tell=witness.tell)
-
-
-def _await_revert(witness: Witness, target: str, deadline: float) -> None:
-    end = clock.monotonic() + int(deadline * clock.NS_PER_S)
-    while not witness.elevated_gone(target) and clock.monotonic() < end:
-        witness.changed.wait(0.2)
-        witness.changed.clear()
 
 
 def _cutover(annotations: Mapping[str, str]) -> Report | None:

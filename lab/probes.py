@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
 from lab import clock
+from lab.trace import LOST, Sample
 from libtortie.linux.netns import Netns
 
 PRIORITY = 25
@@ -67,6 +68,19 @@ class Series:
         return max(self.gaps, key=lambda gap: gap.outage_ns, default=None)
 
 
+def settled(sends: Sequence[int]) -> int:
+    """How many probes count: those sent at least 100 ms before the end had time to come back."""
+    horizon = (sends[-1] if sends else 0) - 100 * clock.NS_PER_MS
+    return sum(1 for at in sends if at <= horizon)
+
+
+def round_trips(sends: Sequence[int], receives: Sequence[int]) -> list[int]:
+    """The round trip in ns, or `LOST`, of each probe that counts."""
+    count = settled(sends)
+    pairs = zip(sends[:count], receives[:count], strict=True)
+    return [back - out if back else LOST for out, back in pairs]
+
+
 def analyse(sends: Sequence[int], receives: Sequence[int], interval_ns: int) -> Series:
     """Judge a run: `receives[i]` is when probe i was answered, 0 when it never was.
 
@@ -74,8 +88,7 @@ def analyse(sends: Sequence[int], receives: Sequence[int], interval_ns: int) -> 
     neither sent nor lost. Answers may overtake each other. A silence that lasts to the end of the
     run, or from its beginning, is a gap like any other.
     """
-    horizon = (sends[-1] if sends else 0) - 100 * clock.NS_PER_MS
-    count = sum(1 for at in sends if at <= horizon)
+    count = settled(sends)
     answered = sorted((at, index) for index, at in enumerate(receives) if at)
     gaps = [
         _gap(sends, receives, before, after, interval_ns) for before, after in pairwise(answered)
@@ -223,6 +236,16 @@ def series_from_json(data: Mapping[str, Mapping[str, object]]) -> dict[str, Seri
     return out
 
 
+def samples_from_json(
+    data: Mapping[str, tuple[Sequence[int], Sequence[int]]],
+) -> dict[str, tuple[Sample, ...]]:
+    """Every probe that counts, by prober: its sending time and round trip in ns."""
+    return {
+        name: tuple(Sample(*pair) for pair in zip(sends, trips, strict=False))
+        for name, (sends, trips) in data.items()
+    }
+
+
 def main() -> None:
     """`python -m lab.probes --target IP:PORT --from NAME=NETNS_PATH …`."""
     parser = argparse.ArgumentParser(description="probe a guest from several namespaces")
@@ -243,7 +266,11 @@ def main() -> None:
         name: analyse(prober.sends, prober.receives, args.interval_us * 1000)
         for name, prober in probers.items()
     }
-    print(json.dumps(series_to_json(result)), flush=True)
+    samples = {
+        name: (prober.sends.tolist(), round_trips(prober.sends, prober.receives))
+        for name, prober in probers.items()
+    }
+    print(json.dumps({"series": series_to_json(result), "samples": samples}), flush=True)
 
 
 if __name__ == "__main__":

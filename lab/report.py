@@ -14,6 +14,8 @@ from lab.cutover import Report
 from lab.observers import FrameSeen, RouteSeen, Seen
 from lab.probes import Series
 from lab.stream import StreamReport
+from lab.tables import Tables
+from lab.trace import Trace
 
 DOWNTIME_MAX_MS = 50.0
 SIGNS = ("rarp", "garp", "ip")
@@ -32,7 +34,7 @@ class LogEvent:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One migration, as seen from everywhere."""
+    """One migration, as seen from everywhere. `nodes` gives the address of each node."""
 
     vm: str
     source: str
@@ -48,6 +50,9 @@ class Observed:
     seen: tuple[Seen, ...]
     log: tuple[LogEvent, ...]
     phases: tuple[tuple[int, str], ...]
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    traces: Mapping[str, Trace] = field(default_factory=dict)
+    tables: tuple[Tables, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,21 @@ class Check:
     name: str
     ok: bool
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act of the VM's story: where it was afterwards, and by which address.
+
+    `node` and `address` are empty when it ran nowhere, or had none.
+    """
+
+    act: str
+    ok: bool
+    address: str
+    node: str
+    detail: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +115,14 @@ def first_sign(observed: Observed) -> FrameSeen | None:
         if isinstance(event, FrameSeen) and event.where == observed.target and event.what in SIGNS
     )
     return min(frames, key=lambda frame: frame.t_ns, default=None)
+
+
+def zero_ns(observed: Observed) -> int | None:
+    """The moment everything is told relative to: the sign, else the guest's start, else None."""
+    sign = first_sign(observed)
+    if sign is not None:
+        return sign.t_ns
+    return observed.cutover.plugged_ns if observed.cutover else None
 
 
 def _routes(observed: Observed, where: str, *, added: bool) -> Iterable[RouteSeen]:

@@ -12,11 +12,16 @@ import selectors
 import socket
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 
 from lab import clock
 
 PRIORITY = 22
+KEPT_ARRIVALS = 20_000
+"""Arrivals remembered between two reports: 200 s at a line every 10 ms."""
 SETTLE_S = 5.0
 """How long a report waits for the last echoes: longer than a few TCP retransmissions."""
 
@@ -28,6 +33,7 @@ class Echoes:
     expected: int = 0
     broken: str = ""
     longest_gap_ns: int = 0
+    arrivals: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_ARRIVALS))
     _rest: bytes = b""
     _last_ns: int = 0
 
@@ -42,27 +48,38 @@ class Echoes:
             if self._last_ns:
                 self.longest_gap_ns = max(self.longest_gap_ns, now_ns - self._last_ns)
             self._last_ns = now_ns
+            self.arrivals.append(now_ns)
 
     def forget_gap(self, now_ns: int) -> None:
         """Start looking for the longest gap anew."""
         self.longest_gap_ns = 0
         self._last_ns = now_ns
+        self.arrivals.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """The state of the connection since the last report."""
+    """The connection since the last report; `arrivals` are times in ns at which lines came."""
 
     sent: int
     echoed: int
     error: str
     longest_gap_ms: float
     port: int
+    arrivals: Sequence[int] = ()
 
     @property
     def survived(self) -> bool:
         """Same connection, every line back, once, in order."""
         return not self.error and self.sent == self.echoed > 0
+
+    def gaps(self, over_ns: int) -> tuple[tuple[int, int], ...]:
+        """Silences longer than `over_ns`: when the last line before and the first after came."""
+        return tuple(
+            (sooner, later)
+            for sooner, later in pairwise(self.arrivals)
+            if later - sooner > over_ns
+        )
 
 
 class Stream:
@@ -145,6 +162,7 @@ class Stream:
             self._error,
             clock.ms(self._echoes.longest_gap_ns),
             self._port,
+            list(self._echoes.arrivals),
         )
         self._echoes.forget_gap(clock.monotonic())
         return report

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lab import clock, names
 from lab.observers import FrameSeen, RouteSeen
-from lab.report import LogEvent, Observed, first_sign
+from lab.report import LogEvent, Observed, first_sign, zero_ns
 
 LOGGED = {
     "cni_add": "CNI ADD of {pod}: {address}, {duration_ms} ms, of which policy {policy_wait_ms} ms",
@@ -84,7 +84,7 @@ class _Fields(dict[str, object]):
 def render(observed: Observed) -> str:
     """The timeline as text, times in ms relative to the sign (else to the cut-over)."""
     sign = first_sign(observed)
-    zero = sign.t_ns if sign else (observed.cutover.plugged_ns if observed.cutover else 0)
+    zero = zero_ns(observed) or 0
     head = f"{observed.vm}: {observed.source} → {observed.target}"
     what = f"0 = first {sign.what.upper()} on {observed.target}" if sign else "no sign was seen"
     lines = [f"{head} ({what})"]
