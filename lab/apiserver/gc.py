@@ -25,14 +25,24 @@ from lab.apiserver.ownership import (
 from lab.apiserver.store import Event, Store
 
 RETRY_S = 0.5
+PATIENCE_S = 30.0
 
 
 class Collector:
-    """Deletes what has lost its owners. One thread between `start` and `stop`."""
+    """Deletes what has lost its owners. One thread between `start` and `stop`.
 
-    def __init__(self, api: Api, on_crash: Callable[[], None]) -> None:
+    Who sees its owner go is looked at at once. An owner that was never there to be seen (an object
+    restored before its owner, a reference that is wrong or forged) gets `patience` seconds to
+    turn up. Kubernetes promises no time for either.
+    """
+
+    def __init__(
+        self, api: Api, on_crash: Callable[[], None], *, patience: float = PATIENCE_S
+    ) -> None:
         self._api = api
         self._on_crash = on_crash
+        self._patience = patience
+        self._missed: dict[str, dict[str, float]] = {}  # dependent → owner → when to give it up
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._graph = Graph()
         self._due: dict[str, float] = {}
@@ -42,7 +52,7 @@ class Collector:
         """Take in everything there is, then follow."""
         store: Store = self._api.store
         for event in store.subscribe(self._events.put):
-            self._due |= dict.fromkeys(self._graph.apply(event), 0.0)
+            self._take_in(event)
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
         self._thread.start()
 
@@ -70,7 +80,7 @@ class Collector:
             pass
         else:
             while event is not None:
-                self._due |= dict.fromkeys(self._graph.apply(event), 0.0)
+                self._take_in(event)
                 try:
                     event = self._events.get_nowait()
                 except Empty:
@@ -84,6 +94,23 @@ class Collector:
             if node is not None and node.concerned:
                 self._look_at(node)
         return True
+
+    def _take_in(self, event: Event) -> None:
+        if event.type == "DELETED":
+            gone = str(event.body["metadata"]["uid"])
+            self._missed.pop(gone, None)
+            node = self._graph.node(gone)
+            for bereaved in self._graph.dependents(node) if node else ():
+                self._missed.setdefault(bereaved.uid, {})[gone] = 0.0
+        self._due |= dict.fromkeys(self._graph.apply(event), 0.0)
+
+    def _given_up(self, node: Node, owner: Owner) -> bool:
+        """Whether an owner that is not there will not come; if not, it is asked again later."""
+        now = time.monotonic()
+        until = self._missed.setdefault(node.uid, {}).setdefault(owner.uid, now + self._patience)
+        if until > now:
+            self._due[node.uid] = until
+        return until <= now
 
     def _look_at(self, node: Node) -> None:
         try:
@@ -108,7 +135,7 @@ class Collector:
         key = (node.key[0] if kind.namespaced else "", owner.name)
         found = self._api.store.get(kind.resource, key)
         if found is None or found["metadata"]["uid"] != owner.uid:
-            return "absent"
+            return "absent" if self._given_up(node, owner) else "unknown"
         meta = found["metadata"]
         waits = meta.get("deletionTimestamp") and FOREGROUND in (meta.get("finalizers") or ())
         return "waiting" if waits else "solid"

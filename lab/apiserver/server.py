@@ -24,7 +24,7 @@ from lab.apiserver.api import Api
 from lab.apiserver.auth import Tokens, User
 from lab.apiserver.errors import Attributes, forbidden
 from lab.apiserver.faults import Faults
-from lab.apiserver.gc import Collector
+from lab.apiserver.gc import PATIENCE_S, Collector
 from lab.apiserver.handler import Handler
 from lab.apiserver.journal import Journal
 from lab.apiserver.rbac import Mode, authorizer
@@ -144,6 +144,7 @@ class ApiServer:
         authorization: Mode = "AlwaysAllow",
         bookmark_interval: float = 10.0,
         watch_timeout: int = 1800,
+        patience: float = PATIENCE_S,
     ) -> None:
         self.host, self.port = host, port
         self.tls = tls
@@ -157,6 +158,7 @@ class ApiServer:
         self.cuts = Cut()
         self.bookmark_interval = bookmark_interval
         self.watch_timeout = watch_timeout
+        self.patience = patience
         self.crashes: list[str] = []
         self._journal = Journal(data, self.api.store) if data else None
         self._listener: Listener | None = None
@@ -182,7 +184,7 @@ class ApiServer:
                 self._journal.open()
             self._bootstrap()
             self._ready = True
-        self._collector = Collector(self.api, self.record_crash)
+        self._collector = Collector(self.api, self.record_crash, patience=self.patience)
         self._collector.start()
         self._listener = listener
         self._thread = threading.Thread(

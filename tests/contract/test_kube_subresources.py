@@ -194,6 +194,22 @@ def test_deletion_policies_that_make_no_sense(client: HttpKubeClient) -> None:
     assert client.raw("GET", f"{PODS}/web")["metadata"]["name"] == "web"
 
 
+def test_a_later_policy_counts(client: HttpKubeClient) -> None:
+    owner = make(client, "owner")
+    meta = {k: owner["metadata"][k] for k in ("name", "uid")}
+    reference = {"apiVersion": "v1", "kind": "Pod", "blockOwnerDeletion": True, **meta}
+    held = {"ownerReferences": [reference], "finalizers": ["a/b"]}
+    make(client, "held", metadata=held)
+    client.raw("DELETE", f"{PODS}/owner", {"propagationPolicy": "Foreground"})
+    meta = client.raw("GET", f"{PODS}/owner")["metadata"]
+    assert meta["finalizers"] == ["foregroundDeletion"] and meta["deletionTimestamp"]
+    client.raw("DELETE", f"{PODS}/owner")
+    assert client.raw("GET", f"{PODS}/owner")["metadata"] == meta
+    client.raw("DELETE", f"{PODS}/owner", {"propagationPolicy": "Background"})
+    with pytest.raises(NotFound):
+        client.raw("GET", f"{PODS}/owner")
+
+
 def test_kubevirts_objects_are_kept_as_they_come(client: HttpKubeClient) -> None:
     """A launcher pod, a migration and its state, as KubeVirt writes them."""
     vmi = client.raw(
@@ -251,7 +267,10 @@ def lines(client: HttpKubeClient, query: str) -> list[Json]:
 def test_a_watch_that_begins_with_what_is_there(client: HttpKubeClient, server: ApiServer) -> None:
     make(client, "b")
     make(client, "a")
-    query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    query = (
+        f"resourceVersion={server.api.store.version}&resourceVersionMatch=NotOlderThan"
+        "&sendInitialEvents=true&allowWatchBookmarks=true"
+    )
     first, second, end, *_ = lines(client, query)
     assert [e["object"]["metadata"]["name"] for e in (first, second)] == ["a", "b"]
     assert end["type"] == "BOOKMARK"

@@ -157,7 +157,7 @@ def crashes() -> list[str]:
 def api(crashes: list[str]) -> Iterator[Api]:
     made = Api()
     made.bootstrap()
-    collector = Collector(made, lambda: crashes.append("crashed"))
+    collector = Collector(made, lambda: crashes.append("crashed"), patience=0)
     collector.start()
     yield made
     collector.stop()
@@ -254,10 +254,33 @@ def test_a_collector_that_starts_late_finds_everything(crashes: list[str]) -> No
     owner = make(api, "pods", "owner")
     make(api, "pods", "web", owner)
     api.delete(api.kind("", "v1", "pods"), "default", "owner")
-    collector = Collector(api, lambda: crashes.append("crashed"))
+    collector = Collector(api, lambda: crashes.append("crashed"), patience=0)
     collector.start()
     try:
         eventually(lambda: names(api) == [])
+    finally:
+        collector.stop()
+    assert crashes == []
+
+
+@pytest.mark.parametrize("patience", [3600.0, 0.3])
+def test_an_owner_nobody_saw_has_time_to_turn_up(crashes: list[str], patience: float) -> None:
+    """A witnessed deletion counts at once; a forged or early reference after the patience."""
+    api = Api()
+    api.bootstrap()
+    collector = Collector(api, lambda: crashes.append("crashed"), patience=patience)
+    collector.start()
+    try:
+        absent: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "uid": "x"}}
+        make(api, "pods", "forged", absent)
+        owner = make(api, "configmaps", "owner")
+        make(api, "pods", "web", owner)
+        api.delete(api.kind("", "v1", "configmaps"), "default", "owner")
+        eventually(lambda: "web" not in names(api))
+        if patience > 1:
+            assert names(api) == ["forged"]
+        else:
+            eventually(lambda: names(api) == [])
     finally:
         collector.stop()
     assert crashes == []

@@ -121,8 +121,10 @@ def test_a_role_binding_grants_no_paths(api: Api) -> None:
     bind(api, "shop", "metrics")
     asked = Attributes("get", path="/metrics")
     assert not Rbac(api.store).decide(ALICE, asked).allowed
+    assert Rbac(api.store).rules(ALICE, "shop") == ()
     bind(api, "", "metrics")
     assert Rbac(api.store).decide(ALICE, asked).allowed
+    assert Rbac(api.store).rules(ALICE, "shop") == (paths,)
 
 
 def test_a_missing_role_is_named(api: Api) -> None:
