@@ -112,12 +112,12 @@ def start_tor(state: StateDir, topology: Topology) -> None:
 def start_api(state: StateDir) -> None:
     """The Kubernetes API server, in its own namespace."""
     listen = f"{names.API_ADDRESS}:{names.API_PORT}"
+    command = [sys.executable, "-m", "lab.kube_api", "--listen", listen]
+    command += ["--kubeconfig", str(state.kubeconfig)]
     child = spawn(
         state.ledger,
         "API server",
-        in_netns(
-            names.netns(names.API), [sys.executable, "-m", "lab.apiserver", "--listen", listen]
-        ),
+        in_netns(names.netns(names.API), command),
         log=state.logs / "api.log",
     )
     until(api_answers, "the API server does not answer; see log/api.log", child=child)
@@ -199,11 +199,11 @@ def start_agent(state: StateDir, node: str) -> Process:
     )
 
 
-def start_daemon(state: StateDir, node_count: int) -> None:
-    """Kubelets and KubeVirt."""
+def start_daemon(state: StateDir, node_count: int) -> Process:
+    """Kubelets and KubeVirt; what they need from an earlier one they find by themselves."""
     command = [sys.executable, "-m", "lab.daemon"]
     command += ["--state-dir", str(state.root), "--nodes", str(node_count)]
-    spawn(
+    return spawn(
         state.ledger,
         CONTROL_PLANE,
         in_netns(names.netns(names.API), command),

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from lab import names, seed
 from lab.cluster import in_api, until
+from lab.kubelet import stop_processes
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
-from lab.tools import LabError
+from lab.tools import LabError, run
 from libtortie.errors import NotFound
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
@@ -61,6 +62,66 @@ def create_vm(name: str, node: str = "") -> None:
     with_client(lambda client: client.create(LabVM, body))
 
 
+def create_vmi(name: str, node: str = "") -> None:
+    """Create an instance of its own, without a VM. Raises `AlreadyExists`."""
+    body = seed.vmi_body(name, NAMESPACE, node, {"app": name})
+    with_client(lambda client: client.create(LabVMI, body))
+
+
+def start_vm(name: str) -> None:
+    """`virtctl start`. Raises `LabError` when it runs already."""
+    vm = get(LabVM, name)
+    if find(LabVMI, name) is not None:
+        raise LabError(f"VM {name} is already running")
+    if vm.spec.strategy == "Manual":
+        _request(name, [{"action": "Start"}])
+    else:
+        _set_strategy(name, "Always")
+
+
+def stop_vm(name: str) -> None:
+    """`virtctl stop`. Raises `LabError` when it does not run."""
+    vm, vmi = get(LabVM, name), find(LabVMI, name)
+    if vmi is None:
+        raise LabError(f"VM {name} is not running")
+    if vm.spec.strategy == "Manual":
+        _request(name, [{"action": "Stop", "uid": vmi.metadata.uid}])
+    else:
+        _set_strategy(name, "Halted")
+
+
+def restart_vm(name: str) -> LabVMI:
+    """`virtctl restart`: another instance takes the place of this one, which is returned.
+
+    Raises `LabError` when it does not run.
+    """
+    get(LabVM, name)
+    vmi = find(LabVMI, name)
+    if vmi is None:
+        raise LabError(f"VM {name} is not running")
+    _request(name, [{"action": "Stop", "uid": vmi.metadata.uid}, {"action": "Start"}])
+    return vmi
+
+
+def _request(name: str, changes: list[dict[str, str]]) -> None:
+    body = {"status": {"stateChangeRequests": changes}}
+    with_client(lambda client: client.patch(LabVM, name, NAMESPACE, body, subresource="status"))
+
+
+def _set_strategy(name: str, strategy: str) -> None:
+    """A VM says `running` or `runStrategy`, never both."""
+    body = {"spec": {"runStrategy": strategy, "running": None}}
+    with_client(lambda client: client.patch(LabVM, name, NAMESPACE, body))
+
+
+def kill_sandbox(name: str) -> None:
+    """End a pod's sandbox behind its kubelet's back, as a crash of its pause process does."""
+    pod = get(LabPod, name)
+    netns = names.pod_netns(name, pod.metadata.uid)
+    stop_processes(netns)
+    run(["ip", "netns", "del", netns])
+
+
 def create_pod(name: str, node: str) -> None:
     """Create an ordinary pod. Raises `AlreadyExists`."""
     with_client(lambda client: client.create(LabPod, seed.pod_body(name, NAMESPACE, node)))
@@ -69,34 +130,41 @@ def create_pod(name: str, node: str) -> None:
 def create_migration(
     vmi: str, node: str, annotations: Mapping[str, str] | None = None
 ) -> LabMigration:
-    """Ask for a migration, as `virtctl migrate` does."""
+    """Ask for a migration, as `virtctl migrate` does. Raises `InvalidInput` with the reason why
+    the VM cannot move, and `LabError` for a node it is on already."""
+    here = find(LabVMI, vmi)
+    if node and here is not None and here.status.node_name == node:
+        raise LabError(f"{vmi} is on {node} already")
     body = seed.migration_body("", NAMESPACE, vmi, node=node, annotations=dict(annotations or {}))
     del body["metadata"]["name"]
     body["metadata"]["generateName"] = "kubevirt-migrate-vm-"
     return with_client(lambda client: client.create(LabMigration, body))
 
 
-def delete(model: type[KubeObject], name: str) -> None:
-    """Delete an object; one that is not there is fine."""
+def delete(model: type[KubeObject], name: str, *, force: bool = False) -> None:
+    """Delete an object; one that is not there is fine. By force: without waiting for its end."""
 
     def work(client: HttpKubeClient) -> None:
         try:
-            client.delete(model, name, NAMESPACE)
+            client.delete(model, name, NAMESPACE, grace_seconds=0 if force else None)
         except NotFound:
             return
 
     with_client(work)
 
 
-def await_vm(name: str, deadline: float = 60.0) -> LabVMI:
-    """Wait until a VM's guest runs. Raises `LabError` with what stands in its way."""
+def await_vm(name: str, deadline: float = 60.0, *, besides: str = "") -> LabVMI:
+    """Wait until a VM's guest runs, in another instance than the one with UID `besides`.
+
+    Raises `LabError` with what stands in its way.
+    """
 
     def running(client: HttpKubeClient) -> LabVMI:
         end = time.monotonic() + deadline
         while time.monotonic() < end:
             try:
                 vmi = client.get(LabVMI, name, NAMESPACE)
-                if vmi.status.phase == "Running":
+                if vmi.status.phase == "Running" and vmi.metadata.uid != besides:
                     return vmi
             except NotFound:
                 pass
@@ -108,8 +176,13 @@ def await_vm(name: str, deadline: float = 60.0) -> LabVMI:
 
 def _refusals(client: HttpKubeClient, name: str) -> str:
     pods, _ = client.list(LabPod, NAMESPACE)
-    words = [pod.status.message for pod in pods if name in pod.metadata.name and pod.status.message]
+    words = [pod_words(pod) for pod in pods if name in pod.metadata.name and pod_words(pod)]
     return f": {words[0]}" if words else ""
+
+
+def pod_words(pod: LabPod) -> str:
+    """Why a pod does not run, in the words of whoever refuses it."""
+    return pod.status.message or pod.unschedulable
 
 
 def await_pod(name: str, deadline: float = 60.0) -> LabPod:
@@ -122,7 +195,7 @@ def await_pod(name: str, deadline: float = 60.0) -> LabPod:
             if pod.status.phase == "Running":
                 return pod
             if time.monotonic() > end:
-                raise LabError(f"pod {name} does not run: {pod.status.message or 'no word of it'}")
+                raise LabError(f"pod {name} does not run: {pod_words(pod) or 'no word of it'}")
             time.sleep(POLL_S)
 
     return with_client(running)
@@ -158,9 +231,9 @@ def await_migration(name: str, tell: Callable[[str], None], deadline: float = 60
 def _target_words(client: HttpKubeClient, job: LabMigration) -> str:
     pods, _ = client.list(LabPod, NAMESPACE)
     words = [
-        pod.status.message
+        pod_words(pod)
         for pod in pods
-        if job.metadata.uid in pod.metadata.labels.values() and pod.status.message
+        if job.metadata.uid in pod.metadata.labels.values() and pod_words(pod)
     ]
     return f": {words[0]}" if words else ""
 
@@ -168,3 +241,13 @@ def _target_words(client: HttpKubeClient, job: LabMigration) -> str:
 def await_gone(model: type[KubeObject], name: str, deadline: float = 30.0) -> None:
     """Wait until an object is gone. Raises `LabError`."""
     until(lambda: find(model, name) is None, f"{name} is not gone", deadline)
+
+
+def await_replaced(model: type[KubeObject], name: str, uid: str, deadline: float = 30.0) -> None:
+    """Wait until the object with this UID is gone. Raises `LabError`."""
+
+    def gone() -> bool:
+        found = find(model, name)
+        return found is None or found.metadata.uid != uid
+
+    until(gone, f"{name} is not gone", deadline)

@@ -1,20 +1,22 @@
 """Runs KubeVirt's plan against the API: watches in, actions out, one thread that decides.
 
-The loop does nothing before every kind has been listed once, plans again after each change, and
-half a second after an action that failed. A lost API leaves guests running.
+The loop does nothing before every kind has been listed once (what it has not seen yet is unknown,
+not absent), plans again after each change, once a second for what time alone brings, and half a
+second after an action that failed. A lost API leaves guests running.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from lab import kubevirt, names, world
 from lab.cutover import Cutover
-from lab.hypervisor import Guests
-from lab.objects import LabMigration, LabPod, LabVM, LabVMI
+from lab.hypervisor import Guest, Guests, Move
+from lab.objects import Claim, ClusterNode, LabMigration, LabPod, LabVM, LabVMI
 from lab.tools import LabError
 from libtortie.errors import AlreadyExists, Conflict, NotFound, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
@@ -24,6 +26,9 @@ from libtortie.kube.port import Applied, Gone
 
 T = TypeVar("T", bound=KubeObject)
 RETRY_S = 0.5
+TICK_S = 1.0
+DEFAULT_COPY_S = 0.3
+"""Between "the migration runs" and the switch-over: a small guest's memory takes about as long."""
 DEFAULT_BLACKOUT_MS = 50.0
 
 
@@ -74,18 +79,18 @@ class Controller:
         self,
         client: HttpKubeClient,
         guests: Guests,
-        nodes: tuple[names.LabNode, ...],
         log: Callable[[str], None],
     ) -> None:
         self._client = client
         self._guests = guests
-        self._nodes = nodes
         self._log = log
         self._wake = threading.Event()
         self._vms = Mirror(client, LabVM, self._wake.set)
         self._vmis = Mirror(client, LabVMI, self._wake.set)
         self._migrations = Mirror(client, LabMigration, self._wake.set)
         self._pods = Mirror(client, LabPod, self._wake.set)
+        self._nodes = Mirror(client, ClusterNode, self._wake.set)
+        self._claims = Mirror(client, Claim, self._wake.set)
 
     def poke(self) -> None:
         """Something outside of the API changed: plan again."""
@@ -93,15 +98,26 @@ class Controller:
 
     def run(self, stop: threading.Event) -> None:
         """Plan and act until `stop`."""
-        mirrors = (self._vms, self._vmis, self._migrations, self._pods)
+        mirrors = (
+            self._vms,
+            self._vmis,
+            self._migrations,
+            self._pods,
+            self._nodes,
+            self._claims,
+        )
         threads = [threading.Thread(target=mirror.run, args=(stop,)) for mirror in mirrors]
         for thread in threads:
             thread.start()
+        planned = time.monotonic()
         while not stop.is_set():
-            self._wake.wait(0.2)
-            if not self._wake.is_set() or not all(mirror.synced.is_set() for mirror in mirrors):
+            news = self._wake.wait(0.2)
+            if not all(mirror.synced.is_set() for mirror in mirrors):
+                continue
+            if not news and time.monotonic() - planned < TICK_S:
                 continue
             self._wake.clear()
+            planned = time.monotonic()
             if not self._act_all(kubevirt.plan(self._world())):
                 stop.wait(RETRY_S)
                 self._wake.set()
@@ -109,32 +125,16 @@ class Controller:
             thread.join()
 
     def _world(self) -> world.World:
-        vmis = self._vmis.objects()
         return world.World(
             vms=self._vms.objects(),
-            vmis=vmis,
+            vmis=self._vmis.objects(),
             migrations=self._migrations.objects(),
             pods=self._pods.objects(),
-            guests=self._views(vmis),
-            nodes=tuple(node.name for node in self._nodes),
-            node_addresses={node.name: str(node.address.ip) for node in self._nodes},
+            nodes={name: node for (_, name), node in self._nodes.objects().items()},
+            claims=self._claims.objects(),
+            guests={guest.vmi_uid: view_of(guest) for guest in self._guests.all()},
             now=datetime.now(UTC),
         )
-
-    def _views(self, vmis: Mapping[world.Name, LabVMI]) -> dict[str, world.GuestView]:
-        views = {}
-        for vmi in vmis.values():
-            guest = self._guests.get(vmi.metadata.uid)
-            if guest is not None:
-                views[vmi.metadata.uid] = world.GuestView(
-                    pod_uid=guest.pod_uid,
-                    mac=guest.interface.mac,
-                    address=guest.address,
-                    targets=frozenset(guest.targets),
-                    moved=dict(guest.moved),
-                    failed=dict(guest.failed),
-                )
-        return views
 
     def _act_all(self, actions: list[world.Action]) -> bool:
         """Perform actions in order; False when one has to be tried again soon."""
@@ -152,11 +152,9 @@ class Controller:
 
     def _act(self, action: world.Action) -> None:
         match action:
-            case world.CreateVMI(body):
-                self._client.create(LabVMI, body)
-            case world.CreatePod(body):
-                self._client.create(LabPod, body)
-                self._log(f"created pod {body['metadata']['name']} on {body['spec']['nodeName']}")
+            case world.Create(model, body):
+                self._client.create(model, body)
+                self._log(f"created {body['kind']} {body['metadata']['name']}")
             case world.Remove(found):
                 meta = found.metadata
                 self._client.delete(type(found), meta.name, meta.namespace, uid=meta.uid)
@@ -179,27 +177,46 @@ class Controller:
                 self._wake.set()
             case world.CutOver(vmi, migration, target):
                 self._cut_over(vmi, migration, target)
+            case world.AbortMove(vmi_uid, migration_uid, why):
+                self._guests.abort(vmi_uid, migration_uid, why)
 
     def _cut_over(self, vmi: LabVMI, migration: LabMigration, target: LabPod) -> None:
         guest = self._guests.get(vmi.metadata.uid)
         if guest is None:
             raise LabError(f"vmi {vmi.metadata.name} has no guest")
+        annotations = migration.metadata.annotations
         what = Cutover(
             source=names.cable(guest.pod_uid),
             target=names.cable(target.metadata.uid),
             mac=guest.interface.mac,
             address=guest.address,
-            blackout_ms=blackout_ms(migration.metadata.annotations),
-            garp=migration.metadata.annotations.get(names.ANNOTATION_GARP) == "true",
-            silent=migration.metadata.annotations.get(names.ANNOTATION_SILENT) == "true",
+            blackout_ms=number(annotations, names.ANNOTATION_BLACKOUT, DEFAULT_BLACKOUT_MS),
+            garp=annotations.get(names.ANNOTATION_GARP) == "true",
+            silent=annotations.get(names.ANNOTATION_SILENT) == "true",
         )
-        self._guests.cut_over(vmi.metadata.uid, migration.metadata.uid, target.metadata.uid, what)
+        copy_s = number(annotations, names.ANNOTATION_COPY, DEFAULT_COPY_S)
+        self._guests.cut_over(
+            vmi.metadata.uid, Move(migration.metadata.uid, target.metadata.uid, what, copy_s)
+        )
 
 
-def blackout_ms(annotations: Mapping[str, str]) -> float:
-    """The blackout a migration's annotation asks for; nonsense is an error, not the default."""
-    text = annotations.get(names.ANNOTATION_BLACKOUT, "")
+def view_of(guest: Guest) -> world.GuestView:
+    """A guest as the plan sees it."""
+    return world.GuestView(
+        pod_uid=guest.pod_uid,
+        mac=guest.interface.mac,
+        address=guest.address,
+        targets=frozenset(guest.targets),
+        moving=frozenset(guest.moving),
+        moved=dict(guest.moved),
+        failed=dict(guest.failed),
+    )
+
+
+def number(annotations: Mapping[str, str], key: str, default: float) -> float:
+    """The number an annotation asks for; nonsense is an error, not the default."""
+    text = annotations.get(key, "")
     try:
-        return float(text) if text else DEFAULT_BLACKOUT_MS
+        return float(text) if text else default
     except ValueError as error:
-        raise LabError(f"annotation {names.ANNOTATION_BLACKOUT}: {text!r} is no number") from error
+        raise LabError(f"annotation {key}: {text!r} is no number") from error

@@ -23,8 +23,10 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from ipaddress import IPv4Address
+from pathlib import Path
 
 from lab import clock
 from lab.rtnl import BridgePorts, PortState, port_state_request
@@ -152,7 +154,9 @@ def main() -> None:
     """`python -m lab.cutover '{"source": …}'`: ready, wait for a line, cut over, report."""
     parser = argparse.ArgumentParser(description="cut a guest over from one pod to another")
     parser.add_argument("cutover", help="a JSON object with the fields of Cutover")
-    what = Cutover(**json.loads(parser.parse_args().cutover))
+    parser.add_argument("--report", type=Path, required=True, help="where the report is kept")
+    options = parser.parse_args()
+    what = Cutover(**json.loads(options.cutover))
     clock.be_punctual(PRIORITY)
     ports = BridgePorts()
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -163,11 +167,16 @@ def main() -> None:
     report = perform(
         what, ports, wire.send, lambda off, on: _say({"unplugged_ns": off, "plugged_ns": on})
     )
+    fresh = options.report.with_suffix(".new")
+    fresh.write_text(report.to_json())
+    fresh.rename(options.report)
     _say(asdict(report))
 
 
 def _say(message: dict[str, object]) -> None:
-    print(json.dumps(message), flush=True)
+    """Tell who started this; a guest that is moving moves on when nobody listens any more."""
+    with suppress(BrokenPipeError):
+        print(json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

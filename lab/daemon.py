@@ -62,7 +62,9 @@ def main() -> None:
         if controller is not None:
             controller.poke()
 
-    controller = Controller(client, Guests(state, log, poke), nodes, log)
+    guests = Guests(state, log, poke)
+    guests.recover()
+    controller = Controller(client, guests, log)
     work = [make_kubelet(state, node, client, log).run for node in nodes] + [controller.run]
     threads = [threading.Thread(target=run, args=(stop,)) for run in work]
     for thread in threads:

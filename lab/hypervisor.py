@@ -1,7 +1,8 @@
 """virt-handler's and QEMU's part: guests, the pods they run in, and moving them.
 
 A guest is three things: its own namespace with the echo servers, the switch namespace behind its
-network card, and a cable into each launcher pod that holds it or is to receive it.
+network card, and a cable into each launcher pod that holds it or is to receive it. They outlive the
+control plane; one that starts finds them again, and asks the kernel where each guest is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 
 from lab import names, plumbing
 from lab.cutover import Cutover, Report, report_from_json
+from lab.guest_store import Guest, GuestStore, settle
 from lab.nodes import in_netns
 from lab.objects import LabPod, LabVMI
 from lab.processes import in_namespaces, namespace_inodes, spawn
@@ -27,60 +29,101 @@ from lab.state import StateDir
 from lab.tools import LabError, run
 
 READY_DEADLINE_S = 20.0
-COPY_S = 0.3
-"""Between "the migration runs" and the switch-over: a small guest's memory takes about as long."""
+MOVE_DEADLINE_S = 90.0
+"""A move whose control plane died ends by itself within its blackout (at most a minute)."""
 
 Log = Callable[[str], None]
 
+__all__ = ["Guest", "Guests", "Move"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A guest's way to another pod; its memory takes `copy_s` to get there."""
+
+    migration_uid: str
+    target_uid: str
+    what: Cutover
+    copy_s: float
+
 
 @dataclass(slots=True)
-class Guest:
-    """A running guest. `pod_uid` is the pod whose cable forwards."""
+class _Going:
+    """A move under way: it can be called off until it is `gone`."""
 
-    vmi_uid: str
-    hypervisor: str
-    netns: str
-    pod_uid: str
-    interface: plumbing.PodInterface
-    targets: set[str] = field(default_factory=set)
-    moving: set[str] = field(default_factory=set)
-    moved: dict[str, Report] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def address(self) -> str:
-        """The guest's IPv4 address."""
-        return next(a.split("/")[0] for a in self.interface.addresses if ":" not in a)
+    called_off: threading.Event = field(default_factory=threading.Event)
+    gone: bool = False
+    why: str = ""
 
 
 class Guests:
-    """All guests of the lab. Not thread-safe but for `cut_over`, which works in a thread."""
+    """All guests of the lab. Its methods belong to one thread; moves run on their own."""
 
     def __init__(self, state: StateDir, log: Log, changed: Callable[[], None]) -> None:
         self._state = state
         self._log = log
         self._changed = changed
+        self._store = GuestStore(state.guests)
+        self._lock = threading.Lock()
         self._guests: dict[str, Guest] = {}
+        self._going: dict[str, _Going] = {}
 
     def get(self, vmi_uid: str) -> Guest | None:
         """A guest by its VMI."""
         return self._guests.get(vmi_uid)
 
+    def all(self) -> tuple[Guest, ...]:
+        """Every guest."""
+        return tuple(self._guests.values())
+
+    def recover(self) -> None:
+        """Find the guests that an earlier control plane left; one that has died is forgotten."""
+        for guest in self._store.load():
+            if not in_namespaces(namespace_inodes((guest.netns,))):
+                self._log(f"vmi {guest.name}: its guest has died")
+                self._remove(guest.hypervisor, guest.netns)
+                self._store.forget(guest.vmi_uid)
+                continue
+            self._settle(guest)
+            self._guests[guest.vmi_uid] = guest
+            self._store.save(guest)
+            self._log(f"vmi {guest.name}: guest found again in pod {guest.pod_uid}")
+
+    def _settle(self, guest: Guest) -> None:
+        """Wait for a move that goes on without us, and see where it led."""
+        inodes = namespace_inodes((guest.hypervisor,))
+        end = time.monotonic() + MOVE_DEADLINE_S
+        while in_namespaces(inodes) and time.monotonic() < end:
+            time.sleep(0.05)
+        for migration, target in list(guest.moving.items()):
+            forwarding = plumbing.forwarding_cables(guest.hypervisor)
+            outcome = settle(forwarding, names.cable(target))
+            if outcome == "moved":
+                guest.pod_uid = target
+                guest.moved[migration] = self._store.report(migration)
+            elif outcome == "lost":
+                home = names.cable(guest.pod_uid)
+                plumbing.set_port(guest.hypervisor, home, PortState.FORWARDING)
+                guest.failed[migration] = "the process that moved the guest was killed"
+            del guest.moving[migration]
+
     def start(self, vmi: LabVMI, pod: LabPod) -> None:
         """Boot a guest in its launcher pod. Raises `LabError`."""
-        uid = vmi.metadata.uid
+        uid, name = vmi.metadata.uid, vmi.metadata.name
         pod_ns = names.pod_netns(pod.metadata.name, pod.metadata.uid)
         interface = plumbing.bind_pod(pod_ns, pod.metadata.uid)
-        hypervisor = names.hypervisor_netns(vmi.metadata.name, uid)
-        netns = names.guest_netns(vmi.metadata.name, uid)
+        hypervisor = names.hypervisor_netns(name, uid)
+        netns = names.guest_netns(name, uid)
         cable = names.cable(pod.metadata.uid)
         self._remove(hypervisor, netns)
         plumbing.make_guest(hypervisor, netns, interface)
         plumbing.lay_cable(hypervisor, cable, pod_ns, interface.mtu)
-        self._boot(vmi.metadata.name, uid, netns)
+        self._boot(name, uid, netns)
         plumbing.set_port(hypervisor, cable, PortState.FORWARDING)
-        self._guests[uid] = Guest(uid, hypervisor, netns, pod.metadata.uid, interface)
-        self._log(f"vmi {vmi.metadata.name}: guest started in {pod.metadata.name}")
+        guest = Guest(uid, name, hypervisor, netns, pod.metadata.uid, interface)
+        self._store.save(guest)
+        self._guests[uid] = guest
+        self._log(f"vmi {name}: guest started in {pod.metadata.name}")
 
     def _boot(self, name: str, uid: str, netns: str) -> None:
         """Start the guest's servers and wait until they listen."""
@@ -108,28 +151,56 @@ class Guests:
         if not plumbing.has_cable(guest.hypervisor, cable):
             plumbing.lay_cable(guest.hypervisor, cable, pod_ns, there.mtu)
         guest.targets.add(pod.metadata.uid)
+        self._store.save(guest)
 
-    def cut_over(self, vmi_uid: str, migration_uid: str, target_uid: str, what: Cutover) -> None:
+    def cut_over(self, vmi_uid: str, move: Move) -> None:
         """Move a guest, in the background; the outcome is in `moved` or `failed`."""
         guest = self._guests[vmi_uid]
-        if migration_uid in guest.moving:
+        if move.migration_uid in guest.moving:
             return
-        guest.moving.add(migration_uid)
+        going = _Going()
+        self._going[move.migration_uid] = going
+        guest.moving[move.migration_uid] = move.target_uid
+        self._store.save(guest)
 
         def work() -> None:
             try:
-                report = self._move(guest, what)
-                guest.pod_uid = target_uid
-                guest.moved[migration_uid] = report
+                report = self._move(guest, move, going)
+                guest.pod_uid = move.target_uid
+                guest.moved[move.migration_uid] = report
                 self._log(f"guest moved: blackout {report.blackout_ms} ms")
             except (LabError, OSError, ValueError) as error:
-                guest.failed[migration_uid] = str(error)
+                guest.failed[move.migration_uid] = str(error)
+            del guest.moving[move.migration_uid]
+            if self._guests.get(guest.vmi_uid) is guest:
+                self._store.save(guest)
             self._changed()
 
         threading.Thread(target=work, name="cut-over", daemon=True).start()
 
-    def _move(self, guest: Guest, what: Cutover) -> Report:
-        command = [sys.executable, "-m", "lab.cutover", json.dumps(asdict(what))]
+    def abort(self, vmi_uid: str, migration_uid: str, why: str) -> None:
+        """Leave a guest where it is. Once it is on its way the outcome is awaited instead."""
+        guest = self._guests.get(vmi_uid)
+        if guest is None or migration_uid in guest.moved:
+            return
+        if migration_uid not in guest.moving:
+            guest.failed[migration_uid] = why
+            self._store.save(guest)
+            self._changed()
+            return
+        self._call_off(migration_uid, why)
+
+    def _call_off(self, migration_uid: str, why: str) -> None:
+        """Call a move off if it has not begun."""
+        with self._lock:
+            going = self._going.get(migration_uid)
+            if going is not None and not going.gone:
+                going.why = why
+                going.called_off.set()
+
+    def _move(self, guest: Guest, move: Move, going: _Going) -> Report:
+        command = [sys.executable, "-m", "lab.cutover", json.dumps(asdict(move.what))]
+        command += ["--report", str(self._store.report_file(move.migration_uid))]
         with subprocess.Popen(
             in_netns(guest.hypervisor, command),
             stdin=subprocess.PIPE,
@@ -142,7 +213,11 @@ class Guests:
             self._state.ledger.add(process.pid, "cut-over")
             if not process.stdout.readline():
                 raise LabError("the cut-over process did not start")
-            time.sleep(COPY_S)
+            going.called_off.wait(move.copy_s)
+            with self._lock:
+                if going.called_off.is_set():
+                    raise LabError(going.why)
+                going.gone = True
             process.stdin.write(b"go\n")
             process.stdin.flush()
             lines = process.stdout.read().splitlines()
@@ -154,7 +229,10 @@ class Guests:
         """Power off: the guest's processes and namespaces go."""
         guest = self._guests.pop(vmi_uid, None)
         if guest is not None:
+            for migration in list(guest.moving):
+                self._call_off(migration, "the guest was stopped")
             self._remove(guest.hypervisor, guest.netns)
+            self._store.forget(vmi_uid)
 
     @staticmethod
     def _remove(*namespaces: str) -> None:

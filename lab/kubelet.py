@@ -2,123 +2,48 @@
 
 A pod that should run and has no sandbox gets one; a pod that is finished, being deleted or gone
 loses it, CNI DEL first. A refused ADD is undone by DEL, its words are put into the pod's status,
-and it is tried again with a fresh container id, as a kubelet does for ever.
+and it is tried again with a fresh container id, as a kubelet does for ever. A sandbox whose
+namespace has vanished is replaced by another with another container id; the DEL of the dead one
+comes after that, which is the order that hurts.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from enum import Enum, auto
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lab import names
-from lab.cni_runtime import Attachment, CniError, Runtime, result_addresses
-from lab.objects import LabPod
+from lab.cni_runtime import Runtime, result_addresses
+from lab.objects import ClusterNode, LabPod
 from lab.processes import in_namespaces, namespace_inodes
+from lab.sandbox import (
+    Sandbox,
+    Step,
+    decide,
+    ending_s,
+    failed_status,
+    refused_status,
+    running_status,
+)
 from lab.tools import LabError, ip_batch, run
 from lab.workqueue import WorkQueue
-from libtortie.errors import NotFound
+from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.follow import follow
 from libtortie.kube.port import Applied, Gone
 
 Log = Callable[[str], None]
-
-
-class Step(Enum):
-    """What a pod needs next."""
-
-    NOTHING = auto()
-    SET_UP = auto()
-    TEAR_DOWN = auto()
-    FORGET = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Sandbox:
-    """What a kubelet made for a pod."""
-
-    namespace: str
-    pod: str
-    uid: str
-    container_id: str
-    netns: str
-    addresses: tuple[str, ...] = ()
-
-    @property
-    def ready(self) -> bool:
-        """Whether ADD succeeded."""
-        return bool(self.addresses)
-
-    @property
-    def attachment(self) -> Attachment:
-        """The CNI view of it."""
-        return Attachment(
-            container_id=self.container_id,
-            netns=str(names.netns_path(self.netns)),
-            args=(
-                ("IgnoreUnknown", "1"),
-                ("K8S_POD_NAMESPACE", self.namespace),
-                ("K8S_POD_NAME", self.pod),
-                ("K8S_POD_INFRA_CONTAINER_ID", self.container_id),
-                ("K8S_POD_UID", self.uid),
-            ),
-        )
-
-
-def decide(pod: LabPod | None, sandbox: Sandbox | None) -> Step:
-    """What to do for a pod as the API shows it (None: it is gone).
-
-    A sandbox that is not ready is the rest of an ADD that failed: it goes before the next try.
-    """
-    over = pod is None or pod.metadata.deleting or pod.finished
-    if sandbox is not None:
-        return Step.TEAR_DOWN if over or not sandbox.ready else Step.NOTHING
-    if over:
-        return Step.FORGET if pod is not None and pod.metadata.deleting else Step.NOTHING
-    return Step.SET_UP
-
-
-def running_status(sandbox: Sandbox, node_address: str) -> dict[str, Any]:
-    """The status of a pod whose containers run."""
-    return {
-        "phase": "Running",
-        "reason": None,
-        "message": None,
-        "hostIP": node_address,
-        "podIP": sandbox.addresses[0] if sandbox.addresses else "",
-        "podIPs": [{"ip": address} for address in sandbox.addresses],
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-
-
-def refused_status(error: LabError) -> dict[str, Any]:
-    """The status of a pod whose sandbox was refused, in a kubelet's words."""
-    words = f'plugin type="{error.plugin}" failed (add): ' if isinstance(error, CniError) else ""
-    detail = error.message if isinstance(error, CniError) else str(error)
-    if isinstance(error, CniError) and error.details:
-        detail = f"{detail}: {error.details}"
-    message = f"Failed to create pod sandbox: {words}{detail}"
-    condition = {
-        "type": "PodReadyToStartContainers",
-        "status": "False",
-        "reason": "FailedCreatePodSandBox",
-        "message": message,
-    }
-    return {
-        "phase": "Pending",
-        "reason": "FailedCreatePodSandBox",
-        "message": message,
-        "conditions": [condition],
-    }
+RELIST_S = 1.0
+"""How often a kubelet looks whether its sandboxes are still there."""
 
 
 class Kubelet:
@@ -131,28 +56,56 @@ class Kubelet:
         runtime: Runtime,
         directory: Path,
         log: Log,
+        *,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(32),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
         self._client = client
         self._runtime = runtime
         self._directory = directory
         self._log = log
+        self._new_id = new_id
+        self._monotonic = monotonic
         self._pods: dict[str, LabPod] = {}
-        self._attempts: dict[str, int] = {}
         self._said: dict[str, str] = {}
+        self._ending: dict[str, float] = {}
         self._queue = WorkQueue(self._sync, log)
         directory.mkdir(parents=True, exist_ok=True)
         self._sandboxes = {one.uid: one for one in map(_load, directory.glob("*.json"))}
+        self._dead = [_load(path) for path in directory.glob("*.dead")]
 
     def run(self, stop: threading.Event) -> None:
         """Follow the node's pods until `stop`."""
         self._queue.start()
-        for uid in self._sandboxes:
+        for uid in {*self._sandboxes, *(one.uid for one in self._dead)}:
             self._queue.add(uid, delay=2.0)
+        watcher = threading.Thread(target=self._watch_sandboxes, args=(stop,))
+        watcher.start()
         for event in follow(self._client, LabPod, stop=stop):
             if isinstance(event, Applied | Gone):
                 self._take(event)
+        watcher.join()
         self._queue.stop()
+
+    def _watch_sandboxes(self, stop: threading.Event) -> None:
+        """Say that the node is ready, then look for sandboxes that have died."""
+        said = False
+        while not stop.wait(RELIST_S if said else 0.2):
+            said = said or self._report_node()
+            for sandbox in list(self._sandboxes.values()):
+                if sandbox.ready and not _present(sandbox):
+                    self._queue.add(sandbox.uid)
+
+    def _report_node(self) -> bool:
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        status = {"status": {"conditions": [ready]}}
+        try:
+            self._client.patch(ClusterNode, self._node.name, "", status, subresource="status")
+        except TortieError as error:
+            self._log(f"node {self._node.name}: {first_line(error)}")
+            return False
+        return True
 
     def _take(self, event: Applied[LabPod] | Gone[LabPod]) -> None:
         pod = event.object
@@ -167,57 +120,83 @@ class Kubelet:
 
     def _sync(self, uid: str) -> None:
         pod, sandbox = self._pods.get(uid), self._sandboxes.get(uid)
-        match decide(pod, sandbox):
+        step = decide(pod, sandbox, sandbox is None or _present(sandbox))
+        match step:
             case Step.SET_UP if pod is not None:
                 self._set_up(pod)
+            case Step.REPORT if pod is not None and sandbox is not None:
+                self._say(pod, running_status(pod, sandbox, str(self._node.address.ip)))
+            case Step.REPLACE if pod is not None and sandbox is not None:
+                self._log(f"pod {sandbox.namespace}/{sandbox.pod}: its sandbox has died")
+                self._declare_dead(sandbox)
+                self._set_up(pod)
+            case Step.FAIL if pod is not None:
+                self._say(pod, failed_status())
             case Step.TEAR_DOWN if sandbox is not None:
+                if (rest := self._time_left(pod, sandbox)) > 0:
+                    self._queue.add(uid, delay=rest)
+                    return
                 self._tear_down(sandbox)
                 self._queue.add(uid)
             case Step.FORGET if pod is not None:
+                self._bury(uid)
                 self._forget(pod)
+        if step is not Step.FORGET:
+            self._bury(uid)
+
+    def _time_left(self, pod: LabPod | None, sandbox: Sandbox) -> float:
+        """Seconds until a deleted pod's containers have ended."""
+        takes = ending_s(pod)
+        if not takes or not sandbox.ready:
+            return 0.0
+        began = self._ending.setdefault(sandbox.uid, self._monotonic())
+        return began + takes - self._monotonic()
 
     def _set_up(self, pod: LabPod) -> None:
         meta = pod.metadata
-        attempt = self._attempts.get(meta.uid, 0)
-        self._attempts[meta.uid] = attempt + 1
-        container_id = hashlib.sha256(f"{meta.uid}/{attempt}".encode()).hexdigest()
         netns = names.pod_netns(meta.name, meta.uid)
-        sandbox = Sandbox(meta.namespace, meta.name, meta.uid, container_id, netns)
+        sandbox = Sandbox(meta.namespace, meta.name, meta.uid, self._new_id(), netns)
         self._store(sandbox)
         try:
             run(["ip", "netns", "add", netns])
             ip_batch(netns, ("link set lo up",))
-            result = self._runtime.add(sandbox.attachment)
+            result = self._runtime.add(sandbox.attachment(True))
         except LabError as error:
             self._say(pod, refused_status(error))
             self._tear_down(sandbox)
             raise
-        addresses = result_addresses(result)
-        sandbox = Sandbox(meta.namespace, meta.name, meta.uid, container_id, netns, addresses)
+        sandbox = replace(sandbox, addresses=result_addresses(result))
         self._store(sandbox)
-        self._log(f"pod {meta.namespace}/{meta.name}: sandbox up, {', '.join(addresses)}")
-        self._say(pod, running_status(sandbox, str(self._node.address.ip)))
+        where = ", ".join(sandbox.addresses)
+        self._log(f"pod {meta.namespace}/{meta.name}: sandbox {sandbox.container_id[:12]}, {where}")
+        self._say(pod, running_status(pod, sandbox, str(self._node.address.ip)))
 
     def _tear_down(self, sandbox: Sandbox) -> None:
         """CNI DEL, then the namespace. Raises `CniError`: the sandbox stays until DEL worked."""
-        exists = names.netns_path(sandbox.netns).exists()
-        attachment = sandbox.attachment
-        if not exists:
-            attachment = Attachment(attachment.container_id, "", attachment.ifname, attachment.args)
-        self._runtime.delete(attachment)
+        exists = _present(sandbox)
+        self._runtime.delete(sandbox.attachment(exists))
         if exists:
-            self._stop_processes(sandbox.netns)
+            stop_processes(sandbox.netns)
             run(["ip", "netns", "del", sandbox.netns])
         self._sandboxes.pop(sandbox.uid, None)
+        self._ending.pop(sandbox.uid, None)
         self._file(sandbox.uid).unlink(missing_ok=True)
         self._log(f"pod {sandbox.namespace}/{sandbox.pod}: sandbox removed")
 
-    @staticmethod
-    def _stop_processes(netns: str) -> None:
-        """A container's processes end with its sandbox."""
-        for pid in in_namespaces(namespace_inodes((netns,))):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    def _declare_dead(self, sandbox: Sandbox) -> None:
+        """Keep a dead sandbox for its DEL, and make room for the next."""
+        self._grave(sandbox).write_text(json.dumps(asdict(sandbox)))
+        self._dead.append(sandbox)
+        self._sandboxes.pop(sandbox.uid, None)
+        self._file(sandbox.uid).unlink(missing_ok=True)
+
+    def _bury(self, uid: str) -> None:
+        """DEL for the pod's dead sandboxes. Raises `CniError`: to be tried again."""
+        for sandbox in [one for one in self._dead if one.uid == uid]:
+            self._runtime.delete(sandbox.attachment(False))
+            self._dead.remove(sandbox)
+            self._grave(sandbox).unlink(missing_ok=True)
+            self._log(f"pod {sandbox.namespace}/{sandbox.pod}: dead sandbox removed")
 
     def _forget(self, pod: LabPod) -> None:
         """Nothing of a deleted pod runs any more: let the API drop it."""
@@ -247,6 +226,20 @@ class Kubelet:
 
     def _file(self, uid: str) -> Path:
         return self._directory / f"{uid}.json"
+
+    def _grave(self, sandbox: Sandbox) -> Path:
+        return self._directory / f"{sandbox.uid}-{sandbox.container_id[:12]}.dead"
+
+
+def stop_processes(netns: str) -> None:
+    """A container's processes end with its sandbox."""
+    for pid in in_namespaces(namespace_inodes((netns,))):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _present(sandbox: Sandbox) -> bool:
+    return names.netns_path(sandbox.netns).exists()
 
 
 def _load(path: Path) -> Sandbox:

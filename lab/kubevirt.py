@@ -8,83 +8,77 @@ and never a second pod. Objects, labels and phases are those of the published Ku
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from lab import names
 from lab import objects as kv
-from lab.objects import LabVM, LabVMI
-from lab.rendering import (
-    VM_FINALIZER,
-    VMI_FINALIZER,
-    launcher_body,
-    launcher_name,
-    migratable,
-    vmi_body,
-)
+from lab.evacuation import may_start, plan_evacuation, plan_leftovers
+from lab.hotplug import plan_attachments
+from lab.migratable import live_migratable, migration_method, storage_live_migratable
+from lab.objects import Condition, LabPod, LabVMI, condition
+from lab.rendering import launcher_body, launcher_name
+from lab.scheduler import plan_scheduling
+from lab.vm import plan_vm
 from lab.vmim import plan_migration
 from lab.world import (
     Action,
-    CreatePod,
-    CreateVMI,
+    Create,
+    GuestView,
     Patch,
     Remove,
     StartGuest,
     StopGuest,
     World,
     active_pod,
-    pick_node,
+    over,
+    since,
+    stamp,
+    without_finalizer,
 )
+
+NOT_BRIDGE = "the lab runs guests that are on the pod network by bridge binding, and no others"
 
 
 def plan(world: World) -> list[Action]:
-    """The next steps for every VM, VMI and migration."""
+    """The next steps for every VM, VMI, migration and pod."""
     actions: list[Action] = []
     for vm in world.vms.values():
-        actions += _plan_vm(vm, world)
+        actions += plan_vm(vm, world)
     for vmi in world.vmis.values():
-        actions += _plan_vmi(vmi, world)
+        actions += plan_vmi(vmi, world)
+    allowed = may_start(world)
     for migration in world.migrations.values():
-        actions += plan_migration(migration, world)
-    actions += _plan_scheduling(world)
+        actions += plan_migration(migration, world, migration.metadata.uid in allowed)
+    actions += plan_scheduling(world)
+    living = {vmi.metadata.uid for vmi in world.vmis.values()}
+    actions += [StopGuest(uid) for uid in world.guests if uid not in living]
     return actions
 
 
-def _plan_scheduling(world: World) -> Iterator[Action]:
-    """A node for each pod that names none: the one with the fewest pods."""
-    load = dict.fromkeys(world.nodes, 0)
-    for pod in world.pods.values():
-        if pod.spec.node_name in load and not pod.finished:
-            load[pod.spec.node_name] += 1
-    for pod in world.pods.values():
-        if not pod.spec.node_name and not pod.metadata.deleting and not pod.finished:
-            node = min(load, key=lambda name: load[name])
-            load[node] += 1
-            yield Patch(pod, {"spec": {"nodeName": node}})
-
-
-def _plan_vm(vm: LabVM, world: World) -> Iterator[Action]:
-    meta = vm.metadata
-    vmi = world.vmis.get((meta.namespace, meta.name))
-    wanted = vm.spec.wants_to_run and not meta.deleting
-    if vmi is None and wanted:
-        yield CreateVMI(vmi_body(vm))
-    elif vmi is None and meta.deleting and VM_FINALIZER in vm.metadata.finalizers:
-        yield Patch(vm, {"metadata": {"finalizers": None}})
-    elif (
-        vmi is not None
-        and not vmi.metadata.deleting
-        and (not wanted or vmi.status.phase in ("Failed", "Succeeded"))
-    ):
-        yield Remove(vmi)
-
-
-def _plan_vmi(vmi: LabVMI, world: World) -> Iterator[Action]:
+def plan_vmi(vmi: LabVMI, world: World) -> Iterator[Action]:
+    """The next steps for one instance."""
     if vmi.metadata.deleting:
         yield from _plan_stop(vmi, world)
-    elif vmi.status.phase in ("", "Pending", "Scheduling"):
+    elif vmi.status.phase in ("", "Pending", "Scheduling", "Scheduled"):
         yield from _plan_boot(vmi, world)
     elif vmi.status.phase == "Running":
         yield from _plan_running(vmi, world)
     elif vmi.metadata.uid in world.guests:
         yield StopGuest(vmi.metadata.uid)
+    yield from plan_attachments(vmi, world)
+    yield from plan_leftovers(vmi, world)
+
+
+def phase_patch(vmi: LabVMI, phase: str, world: World, **status: Any) -> Patch:
+    """A new phase with its time."""
+    times = [
+        one.model_dump(by_alias=True)
+        for one in vmi.status.phase_transition_timestamps
+        if one.phase != phase
+    ]
+    times.append({"phase": phase, "phaseTransitionTimestamp": stamp(world)})
+    body = {"phase": phase, "phaseTransitionTimestamps": times, **status}
+    return Patch(vmi, {"status": body}, status=True)
 
 
 def _plan_stop(vmi: LabVMI, world: World) -> Iterator[Action]:
@@ -92,61 +86,113 @@ def _plan_stop(vmi: LabVMI, world: World) -> Iterator[Action]:
         yield StopGuest(vmi.metadata.uid)
     pods = world.launchers(vmi)
     yield from (Remove(pod) for pod in pods if not pod.metadata.deleting)
-    if not pods and VMI_FINALIZER in vmi.metadata.finalizers:
-        yield Patch(vmi, {"metadata": {"finalizers": None}})
+    if not pods and kv.VMI_FINALIZER in vmi.metadata.finalizers:
+        yield without_finalizer(vmi, kv.VMI_FINALIZER)
 
 
 def _plan_boot(vmi: LabVMI, world: World) -> Iterator[Action]:
     name = launcher_name(vmi.metadata.name, vmi.metadata.uid)
     pod = world.pods.get((vmi.metadata.namespace, name))
     if pod is None:
-        nodes = sorted(world.nodes, key=lambda node: node not in vmi.spec.preferred_nodes)
-        node = pick_node(nodes, vmi.spec.node_selector, exclude="")
-        if node:
-            yield CreatePod(launcher_body(vmi, name, node, None))
+        yield Create(LabPod, launcher_body(vmi, None))
         if vmi.status.phase == "":
-            yield Patch(vmi, {"status": {"phase": "Pending"}}, status=True)
+            yield phase_patch(vmi, "Pending", world)
+    elif over(pod):
+        yield phase_patch(vmi, "Failed", world)
+    elif vmi.status.phase in ("", "Pending"):
+        yield phase_patch(vmi, "Scheduling", world)
+    elif pod.status.phase == "Running":
+        yield from _plan_guest(vmi, pod, world)
+
+
+def _plan_guest(vmi: LabVMI, pod: LabPod, world: World) -> Iterator[Action]:
+    """The launcher is ready: virt-handler's turn."""
+    node, guest = pod.spec.node_name, world.guests.get(vmi.metadata.uid)
+    if vmi.status.phase != "Scheduled":
+        yield Patch(vmi, {"metadata": {"labels": {kv.LABEL_NODE: node}}})
+        active = {pod.metadata.uid: node}
+        yield phase_patch(vmi, "Scheduled", world, nodeName=node, activePods=active)
         return
-    if vmi.status.phase != "Scheduling":
-        yield Patch(vmi, {"status": {"phase": "Scheduling"}}, status=True)
-    if pod.status.phase != "Running":
-        return
-    guest = world.guests.get(vmi.metadata.uid)
-    if guest is None:
+    interface = vmi.spec.pod_interface
+    if interface is None or interface.bridge is None:
+        refused = Condition(
+            type="Synchronized",
+            status="False",
+            reason="Synchronizing with the Domain failed.",
+            message=NOT_BRIDGE,
+        )
+        yield from _plan_conditions(vmi, world, refused)
+    elif guest is None:
         yield StartGuest(vmi, pod)
-        return
-    status = {
-        "phase": "Running",
-        "nodeName": pod.spec.node_name,
-        "activePods": {pod.metadata.uid: pod.spec.node_name},
-        "interfaces": [{"name": "default", "mac": guest.mac, "ipAddress": guest.address}],
-        "conditions": [{"type": "Ready", "status": "True"}, migratable(vmi)],
+    else:
+        yield _running(vmi, interface.name, guest, world)
+
+
+def _running(vmi: LabVMI, interface: str, guest: GuestView, world: World) -> Patch:
+    address = {
+        "name": interface,
+        "mac": guest.mac,
+        "ipAddress": guest.address,
+        "ipAddresses": [guest.address],
+        "infoSource": "domain",
     }
-    yield Patch(vmi, {"metadata": {"labels": {kv.LABEL_NODE: pod.spec.node_name}}})
-    yield Patch(vmi, {"status": status}, status=True)
+    conditions = (Condition(type="Ready", status="True"), *_verdicts(vmi, world))
+    return phase_patch(
+        vmi,
+        "Running",
+        world,
+        interfaces=[address],
+        migrationMethod=migration_method(vmi),
+        migrationTransport="Unix",
+        conditions=[one.body() for one in conditions],
+    )
+
+
+def _verdicts(vmi: LabVMI, world: World) -> tuple[Condition, Condition]:
+    around = world.surroundings(vmi)
+    return live_migratable(vmi, around), storage_live_migratable(vmi, around)
+
+
+def _plan_conditions(vmi: LabVMI, world: World, *more: Condition) -> Iterator[Patch]:
+    """Keep the conditions what they should be; others' are left alone."""
+    wanted = (*more, *_verdicts(vmi, world))
+    if any(condition(vmi.status.conditions, one.type) != one for one in wanted):
+        kinds = {one.type for one in wanted}
+        kept = [one for one in vmi.status.conditions if one.type not in kinds]
+        body = [one.body() for one in (*kept, *wanted)]
+        yield Patch(vmi, {"status": {"conditions": body}}, status=True)
 
 
 def _plan_running(vmi: LabVMI, world: World) -> Iterator[Action]:
-    active = active_pod(vmi, world)
-    if active is None or active.finished or active.metadata.deleting:
-        yield Patch(vmi, {"status": {"phase": "Failed"}}, status=True)
+    active, guest = active_pod(vmi, world), world.guests.get(vmi.metadata.uid)
+    if guest is None or (over(active) and not _has_left(vmi, guest, world)):
+        yield phase_patch(vmi, "Failed", world)
+        return
+    yield from _plan_conditions(vmi, world)
+    yield from plan_evacuation(vmi, world)
+    if active is None:
         return
     for pod in world.launchers(vmi):
-        uid = pod.metadata.uid
-        if uid == active.metadata.uid or pod.metadata.deleting:
-            continue
-        state = vmi.status.migration_state
-        if state.completed and state.source_pod == pod.metadata.name:
-            if not pod.finished:
+        if pod.metadata.uid != active.metadata.uid and not pod.metadata.deleting:
+            yield from _plan_other(vmi, pod, world)
+
+
+def _has_left(vmi: LabVMI, guest: GuestView, world: World) -> bool:
+    """Whether the guest runs in another launcher already: the end of its old one is no loss."""
+    return any(pod.metadata.uid == guest.pod_uid and not over(pod) for pod in world.launchers(vmi))
+
+
+def _plan_other(vmi: LabVMI, pod: LabPod, world: World) -> Iterator[Action]:
+    """A launcher the guest is not in: the source of a migration that is done, or a dead target."""
+    uid, state = pod.metadata.uid, vmi.status.migration_state
+    if state.completed and not state.failed and state.source_pod == pod.metadata.name:
+        if not pod.finished:
+            if since(state.end_timestamp, world) >= names.linger_s(pod.metadata.annotations):
                 yield Patch(pod, {"status": {"phase": "Succeeded"}}, status=True)
-            elif uid in vmi.status.active_pods:
-                yield Patch(vmi, {"status": {"activePods": {uid: None}}}, status=True)
-        elif (job := pod.metadata.labels.get(kv.LABEL_JOB)) and _job_is_over(job, world):
-            yield Remove(pod)
-
-
-def _job_is_over(uid: str, world: World) -> bool:
-    return not any(
-        migration.metadata.uid == uid and not migration.final
-        for migration in world.migrations.values()
-    )
+        elif uid in vmi.status.active_pods:
+            yield Patch(vmi, {"status": {"activePods": {uid: None}}}, status=True)
+        return
+    job = pod.metadata.labels.get(kv.LABEL_JOB)
+    live = any(one.metadata.uid == job and not one.final for one in world.migrations.values())
+    if job and not live and not pod.finished:
+        yield Remove(pod)

@@ -6,6 +6,7 @@ under its state directory, so that `lab down` can find all of it without having 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
@@ -37,6 +38,12 @@ ANNOTATION_BLACKOUT = "lab.tortie.io/blackout-ms"
 ANNOTATION_GARP = "lab.tortie.io/garp"
 ANNOTATION_SILENT = "lab.tortie.io/silent"
 ANNOTATION_CUTOVER = "lab.tortie.io/cutover"
+ANNOTATION_COPY = "lab.tortie.io/copy-s"
+"""On a migration: how long its memory takes to copy, in seconds."""
+ANNOTATION_HOLD = "lab.tortie.io/hold-phase"
+"""On a migration: the phase it stays in until the annotation goes."""
+ANNOTATION_LINGER = "lab.tortie.io/linger-s"
+"""On a pod (or a VM's template): how long its containers take to end, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +103,9 @@ def lab_nodes(count: int) -> tuple[LabNode, ...]:
 def api_url() -> str:
     """The API server as the cluster's processes reach it."""
     return f"http://{API_ADDRESS}:{API_PORT}"
+
+
+def linger_s(annotations: Mapping[str, str]) -> float:
+    """How long a pod's containers take to end; what is no number of seconds is none."""
+    text = annotations.get(ANNOTATION_LINGER, "")
+    return float(text) if text.isascii() and text.isdigit() else 0.0

@@ -159,6 +159,18 @@ def has_cable(hypervisor: str, cable: str) -> bool:
     )
 
 
+def forwarding_cables(hypervisor: str) -> frozenset[str]:
+    """The pods' cables that forward: at most one, and that is where the guest is."""
+    links = json.loads(run(["ip", "-n", hypervisor, "-j", "-d", "link"]))
+    return frozenset(
+        link["ifname"]
+        for link in links
+        if link.get("master") == "hv"
+        and link["ifname"] != "guest"
+        and link.get("linkinfo", {}).get("info_slave_data", {}).get("state") == "forwarding"
+    )
+
+
 def _link(netns: str, ifname: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = json.loads(
         run(["ip", "-n", netns, "-j", "-d", "link", "show", ifname])

@@ -85,11 +85,16 @@ def conflist_settings(node: names.LabNode, database: str) -> dict[str, Any]:
 
 
 def kube_node(node: names.LabNode) -> dict[str, Any]:
-    """A core Node."""
+    """A core Node, as kubelet and virt-handler label it."""
+    labels = {
+        "kubernetes.io/hostname": node.name,
+        "kubernetes.io/os": "linux",
+        "kubevirt.io/schedulable": "true",
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node.name, "labels": {"kubernetes.io/hostname": node.name}},
+        "metadata": {"name": node.name, "labels": labels},
         "status": {"addresses": [{"type": "InternalIP", "address": str(node.address.ip)}]},
     }
 
@@ -107,6 +112,39 @@ def ipam_configuration() -> dict[str, Any]:
 
 def vm_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> dict[str, Any]:
     """A VM with bridge binding that may live-migrate, as a user would write it."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "runStrategy": "Always",
+            "template": {
+                "metadata": {"labels": labels, "annotations": dict(MAY_MIGRATE)},
+                "spec": _guest_spec(node),
+            },
+        },
+    }
+
+
+def vmi_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> dict[str, Any]:
+    """The same as an instance of its own, without a VM."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": labels,
+            "annotations": dict(MAY_MIGRATE),
+        },
+        "spec": _guest_spec(node),
+    }
+
+
+MAY_MIGRATE = {"kubevirt.io/allow-pod-bridge-network-live-migration": "true"}
+
+
+def _guest_spec(node: str) -> dict[str, Any]:
     interface = {"name": "default", "bridge": {}}
     spec: dict[str, Any] = {
         "domain": {"devices": {"interfaces": [interface]}, "memory": {"guest": "256Mi"}},
@@ -114,25 +152,9 @@ def vm_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> dic
         "evictionStrategy": "LiveMigrate",
     }
     if node:
-        # A preference of the first boot only: a selector would forbid leaving the node.
+        # A preference, not a selector: that would forbid leaving the node.
         spec["affinity"] = {"nodeAffinity": {PREFERRED: [_preference(node)]}}
-    annotations = {"kubevirt.io/allow-pod-bridge-network-live-migration": "true"}
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachine",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "finalizers": ["kubevirt.io/virtualMachineControllerFinalize"],
-        },
-        "spec": {
-            "runStrategy": "Always",
-            "template": {
-                "metadata": {"labels": labels, "annotations": annotations},
-                "spec": spec,
-            },
-        },
-    }
+    return spec
 
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

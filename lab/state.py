@@ -2,7 +2,7 @@
 
 Layout of the state directory: `lab.json` (what is up), `processes` (the ledger), `nodes/<node>/…`
 (a node's private directories), `shared/` (the datastore all nodes open), `ns/` (a small tmpfs that
-pins the nodes' mount namespaces), `log/`, `tor/`, `pods/`.
+pins the nodes' mount namespaces), `log/`, `tor/`, `pods/`, `guests/`, `kubeconfig`.
 """
 
 from __future__ import annotations
@@ -86,6 +86,16 @@ class StateDir:
     def pods(self) -> Path:
         """What the kubelets remember of the sandboxes they made."""
         return self.root / "pods"
+
+    @property
+    def guests(self) -> Path:
+        """What the hypervisors remember of their guests."""
+        return self.root / "guests"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """How `kubectl` reaches the API, from its namespace."""
+        return self.root / "kubeconfig"
 
     def node(self, node: str, part: str = "") -> Path:
         """A node's own directory, or one of `NODE_MOUNTS`' values in it."""

@@ -1,0 +1,125 @@
+"""What the hypervisors remember of a guest over a restart of the control plane: one JSON file each.
+
+Where a guest *is* is never taken from the file but from the kernel: the cable that forwards.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.cutover import Report, report_from_json
+from lab.plumbing import PodInterface
+
+
+@dataclass(slots=True)
+class Guest:
+    """A running guest. `pod_uid` is the pod whose cable forwards; `moving` maps a migration to
+    the pod it leads to, `moved` to its report (None when nobody was left to write it)."""
+
+    vmi_uid: str
+    name: str
+    hypervisor: str
+    netns: str
+    pod_uid: str
+    interface: PodInterface
+    targets: set[str] = field(default_factory=set)
+    moving: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, Report | None] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """The guest's IPv4 address."""
+        return next(a.split("/")[0] for a in self.interface.addresses if ":" not in a)
+
+
+class GuestStore:
+    """The files, one per VMI UID. A file that was cut short by a kill is as good as none."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+
+    def save(self, guest: Guest) -> None:
+        """Write a guest down, by rename. Thread-safe."""
+        with self._lock:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            fresh = self._file(guest.vmi_uid).with_suffix(".new")
+            fresh.write_text(json.dumps(to_json(guest)))
+            fresh.rename(self._file(guest.vmi_uid))
+
+    def forget(self, vmi_uid: str) -> None:
+        """A guest is no more."""
+        self._file(vmi_uid).unlink(missing_ok=True)
+
+    def load(self) -> Iterable[Guest]:
+        """Everything written down."""
+        for path in sorted(self._directory.glob("*.json")):
+            yield from_json(json.loads(path.read_text()))
+
+    def report_file(self, migration_uid: str) -> Path:
+        """Where the process that moves a guest leaves its report."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory / f"{migration_uid}.report"
+
+    def report(self, migration_uid: str) -> Report | None:
+        """The report of a move; None when its process never wrote it."""
+        try:
+            return report_from_json(self.report_file(migration_uid).read_text())
+        except FileNotFoundError:
+            return None
+
+    def _file(self, vmi_uid: str) -> Path:
+        return self._directory / f"{vmi_uid}.json"
+
+
+def to_json(guest: Guest) -> dict[str, Any]:
+    """A guest as its file has it."""
+    eth0 = guest.interface
+    return {
+        "vmi_uid": guest.vmi_uid,
+        "name": guest.name,
+        "hypervisor": guest.hypervisor,
+        "netns": guest.netns,
+        "pod_uid": guest.pod_uid,
+        "interface": {"mac": eth0.mac, "mtu": eth0.mtu, "addresses": list(eth0.addresses)},
+        "targets": sorted(guest.targets),
+        "moving": guest.moving,
+        "moved": {uid: one.to_json() if one else None for uid, one in guest.moved.items()},
+        "failed": guest.failed,
+    }
+
+
+def from_json(data: dict[str, Any]) -> Guest:
+    """A guest as `to_json` wrote it."""
+    eth0 = data["interface"]
+    return Guest(
+        vmi_uid=data["vmi_uid"],
+        name=data["name"],
+        hypervisor=data["hypervisor"],
+        netns=data["netns"],
+        pod_uid=data["pod_uid"],
+        interface=PodInterface(eth0["mac"], eth0["mtu"], tuple(eth0["addresses"])),
+        targets=set(data["targets"]),
+        moving=data["moving"],
+        moved={
+            uid: report_from_json(text) if text else None for uid, text in data["moved"].items()
+        },
+        failed=data["failed"],
+    )
+
+
+def settle(forwarding: frozenset[str], cable: str) -> str:
+    """What became of a move that nobody watched: `moved`, `waits` (not begun) or `lost`.
+
+    `forwarding` are the cables that forward, `cable` is the target's. A guest on no cable at all
+    was unplugged by a process that then died.
+    """
+    if cable in forwarding:
+        return "moved"
+    return "waits" if forwarding else "lost"

@@ -1,0 +1,35 @@
+"""`python -m lab.kube_api`: the lab cluster's API server, with KubeVirt's admission in it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from pathlib import Path
+
+from lab.admission import Admission
+from lab.apiserver import kubeconfig
+from lab.apiserver.server import ApiServer
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(description="the API server of a lab")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT")
+    parser.add_argument("--kubeconfig", type=Path, required=True, help="written for kubectl")
+    options = parser.parse_args()
+    host, _, port = options.listen.rpartition(":")
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    server = ApiServer(host, int(port))
+    server.api.hooks.append(Admission(server.api))
+    with server:
+        document = kubeconfig.render(server.url, server.tokens.users(), None)
+        kubeconfig.write(options.kubeconfig, document)
+        print(server.url, flush=True)
+        ended.wait()
+
+
+if __name__ == "__main__":
+    main()
