@@ -86,6 +86,7 @@ class StartUp:
     complete: bool = False
     _address: NodeAddress | None = None
     _cluster: ClusterFacts | None = None
+    _silence: str = ""
     _stop: threading.Event = field(default_factory=threading.Event)
     _done: set[str] = field(default_factory=set)
     _complaints: dict[str, str] = field(default_factory=dict)
@@ -149,6 +150,7 @@ class StartUp:
 
     def attempt(self) -> bool:
         """All steps in order, those done before left out; True when nothing is left for later."""
+        self._silence = ""
         whole = [self._step(name, step) for name, step in self._steps()]
         self.complete = all(whole)
         return self.complete
@@ -339,12 +341,18 @@ class StartUp:
             return None
 
     def _installers(self) -> ClusterFacts:
-        """What the API's ConfigMaps say, asked once. Raises `HeldBackError` while it is silent."""
+        """What the API's ConfigMaps say. Raises `HeldBackError` while it is silent.
+
+        A silent API is waited for once an attempt: the agent of a node full of VMs is starting.
+        """
+        if self._silence:
+            raise HeldBackError(self._silence)
         if self._cluster is None and self.kube is not None:
             try:
                 self._cluster = cluster_facts(self.kube)
             except Unavailable as error:
-                raise HeldBackError(first_line(error)) from error
+                self._silence = first_line(error)
+                raise HeldBackError(self._silence) from error
             except Unauthorized as error:
                 self._complain("kubeadm", error)
                 self._cluster = ClusterFacts()
