@@ -7,6 +7,7 @@ the same colour everywhere.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -19,6 +20,7 @@ from lab.svg import (
     LogScale,
     Markup,
     Scale,
+    clean,
     dots,
     drawing,
     fitting,
@@ -313,8 +315,8 @@ def story_chart(acts: Sequence[Act], palette: Palette) -> Markup | None:
     if not acts:
         return None
     column = min(240.0, (WIDTH - 90) / len(acts))
-    lanes = {node: 44.0 + 40 * row for row, node in enumerate(palette.nodes)}
-    nowhere = 44.0 + 40 * len(lanes)
+    lanes = {node: 84.0 + 40 * row for row, node in enumerate(palette.nodes)}
+    nowhere = 84.0 + 40 * len(lanes)
     bottom = nowhere + (34 if any(not act.node for act in acts) else 0)
     parts = [
         part
@@ -338,10 +340,18 @@ def story_chart(acts: Sequence[Act], palette: Palette) -> Markup | None:
         hue = palette.of(act.node) if act.node else "nowhere"
         fate = "" if act.ok else " broken"
         title = tag("title", f"{act.act}: {act.detail}")
+        lines = wrapped(act.act, int(column / 5.9), 4)
+        parts += [tag("text", line, x=x, y=13 + 13 * n, class_="act") for n, line in lines]
         parts.append(tag("circle", title, cx=x, cy=y, r=13, class_=f"stop {hue}{fate}"))
         parts.append(tag("text", index if act.ok else "!", x=x, y=y + 4.5, class_="number"))
     parts.append(_ribbon(acts, column, bottom + 2))
     return drawing(WIDTH, bottom + 44, "The VM's way from node to node", *parts)
+
+
+def wrapped(text: str, width: int, most: int) -> list[tuple[int, str]]:
+    """Numbered lines of at most so many characters; what does not fit is cut, visibly."""
+    lines = textwrap.wrap(clean(text), max(4, width), max_lines=most, placeholder="…")
+    return list(enumerate(lines))
 
 
 def _ribbon(acts: Sequence[Act], column: float, y: float) -> Markup:

@@ -142,13 +142,21 @@ def exec_(state: StateDir, node: str, command: tuple[str, ...]) -> None:
 
 @main.command()
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), default="report.json")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the page for people goes. Default: report.html beside the report.",
+)
 @click.option("--convergence", type=Convergence(), default="8s", show_default=True)
 @click.option("--blackout", type=click.FloatRange(0, 10_000), default=50.0, show_default=True)
 @click.pass_obj
 @reported
-def demo(state: StateDir, report: Path, convergence: str, blackout: float) -> None:
-    """Two live migrations with everything measured; exits 1 if a promise was broken."""
-    if not run_demo(state, report, convergence, blackout):
+def demo(
+    state: StateDir, report: Path, html: Path | None, convergence: str, blackout: float
+) -> None:
+    """A VM's whole story, its live migrations measured; exits 1 if a promise was broken."""
+    page = html or report.with_name("report.html")
+    if not run_demo(state, report, page, convergence, blackout):
         raise SystemExit(1)
 
 

@@ -1,7 +1,8 @@
 """`lab demo`: the whole promise in one run, and a report that says whether it was kept.
 
 Up; pods and a VM; one TCP connection from outside through two live migrations, there and back;
-everything deleted; down. Whatever happens on the way, the lab is gone at the end.
+the rest of the VM's story (`lab.story`); everything deleted; down. Whatever happens on the way, the
+lab is gone at the end.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lab.objects import LabPod, LabVM
 from lab.remains import remains
 from lab.report import Act, Check, Observed, Row, checks_of, row_of
 from lab.state import StateDir, lab_lock
+from lab.story import STORY, Stage, play
 from lab.teardown import leftovers, tear_down
 from lab.timeline import render
 from lab.tools import LabError, run
@@ -34,8 +36,11 @@ from lab.topology import Topology
 from libtortie.errors import TortieError
 
 VM = "demo-vm"
+EXT_NETNS = names.netns(names.EXT)
 CLIENT = "client"
 NODES = 3
+OPENING = 3
+"""Acts before the story's own: the VM is created and moves twice."""
 
 
 @dataclass(slots=True)
@@ -52,8 +57,9 @@ class Demo:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was checked and held."""
-        return len(self.rows) == 2 and all(check.ok for check in self.checks)
+        """Whether the story was told to its end and every promise was checked and held."""
+        told = len(self.rows) == 2 and len(self.acts) == OPENING + len(STORY)
+        return told and all(check.ok for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
         """report.json."""
@@ -76,7 +82,7 @@ class Demo:
             started=self.started,
             convergence=self.convergence,
             checks=self.checks,
-            migrations=tuple(zip(self.observed, self.rows, strict=True)),
+            migrations=tuple(zip(self.observed, self.rows, strict=False)),
             acts=self.acts,
             nodes=tuple(node.name for node in names.lab_nodes(NODES)),
             machine=machine(),
@@ -183,8 +189,22 @@ def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
             demo.checks.append(_pods_talk(client_netns, f"after the migration to {target}"))
     finally:
         stream.close()
+    _tell(demo, Stage(state, VM, address, (first, second, third), (EXT_NETNS, client_netns)))
     with demo.timed("everything deleted"):
         demo.checks.append(_delete_all(state, topology))
+
+
+def _tell(demo: Demo, stage: Stage) -> None:
+    """The rest of the VM's story, until an act breaks: the next would only build on ruins."""
+    for title, work in STORY:
+        with demo.timed(title):
+            act = play(stage, title, work)
+        say(f"   {act.detail}")
+        demo.acts.append(act)
+        kept = f"{act.address} on {act.node}" if act.ok and act.address else act.detail
+        demo.checks.append(Check(f"The VM's story: {title}", act.ok, kept))
+        if not act.ok:
+            return
 
 
 def migrated(observed: Observed, row: Row, took: float) -> Act:
@@ -207,7 +227,7 @@ def _populate(first: str, second: str, third: str) -> tuple[str, str]:
     vmi = control.await_vm(VM)
     client_netns = names.pod_netns(CLIENT, client.metadata.uid)
     address = guest_ip(vmi)
-    for netns in (names.netns(names.EXT), client_netns):
+    for netns in (EXT_NETNS, client_netns):
         await_echo(address, netns)
     return client_netns, address
 

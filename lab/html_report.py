@@ -91,7 +91,7 @@ def _verdict(page: Page) -> Markup:
     broken = [check for check in page.checks if not check.ok]
     if page.ok:
         words = f"Every promise was kept: {kept} of {len(page.checks)}."
-        more = "Same address, same TCP connection, checked at every step."
+        more = "One address through every act; TCP connections survived every live migration."
     else:
         words = f"{len(broken)} of {len(page.checks)} promises broken."
         more = "; ".join(check.name for check in broken[:3]) or "The demo did not get to its end."
@@ -178,7 +178,7 @@ def _story(page: Page, palette: Palette) -> Markup:
             tag("td", number if act.ok else f"{number} broken"),
             tag("td", act.act),
             tag("td", _chip(act.node, palette) if act.node else ""),
-            tag("td", act.address, class_="mono"),
+            tag("td", act.address, class_="mono address"),
             tag("td", f"{act.seconds:.1f}\u00a0s", class_="value"),
             tag("td", act.detail, class_="detail"),
             class_=None if act.ok else "broken",

@@ -11,11 +11,12 @@ from lab.bench import rows_of
 from lab.clock import NS_PER_MS as MS
 from lab.clock import NS_PER_S
 from lab.cutover import Report
-from lab.demo import Demo
+from lab.demo import OPENING, Demo, migrated
 from lab.measure import parse_log_line
 from lab.observers import FrameSeen, RouteSeen
 from lab.probes import Gap, Series
-from lab.report import Check, LogEvent, Observed, checks_of, row_of
+from lab.report import Act, Check, LogEvent, Observed, checks_of, row_of
+from lab.story import STORY
 from lab.stream import StreamReport
 from lab.timeline import moments, render
 
@@ -165,11 +166,36 @@ def test_the_demo_is_not_fine_unless_everything_was_checked() -> None:
     demo = Demo("8s")
     demo.rows = [row_of(OBSERVED)] * 2
     demo.checks = [Check("a", True, "")]
+    act = Act("reboot", True, "10.65.0.2", "node1", "", 1.0)
+    demo.acts = [act] * (OPENING + len(STORY) - 1)
+    assert not demo.ok
+    demo.acts.append(act)
     assert demo.to_json()["ok"] is True
+    assert demo.to_json()["story"][0] == {
+        "act": "reboot",
+        "ok": True,
+        "address": "10.65.0.2",
+        "node": "node1",
+        "detail": "",
+        "seconds": 1.0,
+    }
     demo.checks.append(Check("b", False, ""))
     report = demo.to_json()
     assert report["ok"] is False
     assert report["migrations"][0]["network_downtime_ms"] == 5
+
+
+def test_a_measured_migration_is_an_act_of_the_story() -> None:
+    act = migrated(OBSERVED, row_of(OBSERVED), 9.0)
+    assert (act.ok, act.address, act.node) == (True, "10.65.0.2", "node2")
+    failed = replace(OBSERVED, phase="Failed")
+    assert migrated(failed, row_of(failed), 9.0).node == "node1"
+    for broken in (
+        failed,
+        replace(OBSERVED, ip_after="10.65.0.9"),
+        replace(OBSERVED, stream=StreamReport(9, 9, "reset", 0, 1)),
+    ):
+        assert not migrated(broken, row_of(broken), 9.0).ok
 
 
 def test_bench_rows_say_whether_the_target_was_met() -> None:
