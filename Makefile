@@ -2,7 +2,7 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack
+DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server
 
 .PHONY: setup fmt check test test-fast demo lab-down bench soak clean
 

@@ -16,7 +16,7 @@ if [ ${#missing[@]} -gt 0 ]; then
         exit 1
     fi
     apt-get update -qq
-    # The packages start a system-wide bird; ours run in namespaces with their own configuration.
+    # The packages start a system-wide bird and etcd; ours run beside them, by their own rules.
     printf '#!/bin/sh\nexit 101\n' > /tmp/tortie-policy-rc.d
     own_policy=0
     if [ ! -e /usr/sbin/policy-rc.d ]; then

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-TOOLS = ("ip", "nft", "bird", "birdc", "nsenter", "unshare")
+TOOLS = ("ip", "nft", "bird", "birdc", "etcd", "nsenter", "unshare")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from libtortie.datastore.codec import decode, encode
+from libtortie.datastore.codec import decode
+from libtortie.datastore.operations import (
+    only,
+    payload_of,
+    replacement,
+    require_distinct,
+    verify,
+)
 from libtortie.datastore.port import (
     Check,
     Create,
@@ -23,9 +30,9 @@ from libtortie.datastore.port import (
     Value,
 )
 from libtortie.datastore.records import Stored, listing_of
-from libtortie.datastore.stamps import Stamps, is_marked
+from libtortie.datastore.stamps import Stamps
 from libtortie.datastore.watching import History, LogWatch, Signal
-from libtortie.errors import AlreadyExists, Conflict, InvalidInput, Malformed, NotFound
+from libtortie.errors import AlreadyExists, Conflict, NotFound
 from libtortie.model.keys import Key, Scope, path_of, scope_bounds
 
 
@@ -98,11 +105,11 @@ class LoggedStore(ABC):
 
     def create(self, key: Key, value: Value) -> Record:
         """Store a new value. Raises `AlreadyExists`."""
-        return _only(self._apply([Create(key, value)]))
+        return only(self._apply([Create(key, value)]))
 
     def update(self, key: Key, value: Value, revision: str) -> Record:
         """Replace a value. Raises `Conflict`, or `NotFound` when it is gone."""
-        return _only(self._apply([Update(key, value, revision)]))
+        return only(self._apply([Update(key, value, revision)]))
 
     def delete(self, key: Key, revision: str | None = None) -> None:
         """Remove a value, only at `revision` when given. Raises `NotFound`, `Conflict`."""
@@ -110,7 +117,7 @@ class LoggedStore(ABC):
         with self._writing() as rows:
             stored = rows.read(path)
             at = str(stored.revision) if revision is None and stored else revision
-            _verify(Delete(key, at or ""), stored)
+            verify(Delete(key, at or ""), stored)
             rows.remove(path)
         self._committed()
 
@@ -130,16 +137,14 @@ class LoggedStore(ABC):
             return rows.history(low, high, after)
 
     def _apply(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
-        if len({path_of(op.key) for op in ops}) < len(ops):
-            raise InvalidInput("a commit may name each key only once")
-        payloads = [self._payload(op) for op in ops]
+        require_distinct(ops)
+        payloads = [payload_of(op, self._stamps) for op in ops]
         with self._writing() as rows:
             for place, op in enumerate(ops):
                 stored = rows.read(path_of(op.key))
-                _verify(op, stored)
+                verify(op, stored)
                 if isinstance(op, Update) and payloads[place] is None:
-                    value = self._stamps.replacing(op.value, _readable(op.key, stored))
-                    payloads[place] = encode(op.key, value)
+                    payloads[place] = replacement(op, stored, self._stamps)
             # From here on nothing is refused.
             written = [_write(rows, op, payload) for op, payload in zip(ops, payloads, strict=True)]
         if any(not isinstance(op, Check) for op in ops):
@@ -151,17 +156,6 @@ class LoggedStore(ABC):
             for op, data, revision in zip(ops, payloads, written, strict=True)
         )
 
-    def _payload(self, op: Op) -> bytes | None:
-        """The bytes to write, where they do not depend on what is stored."""
-        match op:
-            case Create(key, value):
-                return encode(key, self._stamps.born(value))
-            case Update(key, value):
-                data = encode(key, value)
-                return data if is_marked(value) else None
-            case _:
-                return None
-
 
 def _write(rows: Rows, op: Op, payload: bytes | None) -> int | None:
     """Put or remove one row; the revision of a put."""
@@ -170,37 +164,3 @@ def _write(rows: Rows, op: Op, payload: bytes | None) -> int | None:
     if isinstance(op, Delete):
         rows.remove(path_of(op.key))
     return None
-
-
-def _verify(op: Op, stored: Stored | None) -> None:
-    """Raise unless the stored state is what the operation expects."""
-    path = path_of(op.key)
-    actual = None if stored is None else str(stored.revision)
-    match op:
-        case Create() if actual is not None:
-            raise AlreadyExists(f"{path} already exists, at revision {actual}")
-        case Update() | Delete() if actual is None:
-            raise NotFound(f"{path} does not exist")
-        case Update(_, _, expected) | Delete(_, expected) | Check(_, expected) if (
-            actual != expected
-        ):
-            raise Conflict(f"{path} changed: expected revision {expected}, found {actual}")
-        case _:
-            return
-
-
-def _readable(key: Key, stored: Stored | None) -> Value | None:
-    """The stored value, or None where it cannot be read: an update may mend it."""
-    if stored is None:
-        return None
-    try:
-        return decode(key, stored.data)
-    except Malformed:
-        return None
-
-
-def _only(records: tuple[Record | None, ...]) -> Record:
-    (record,) = records
-    if record is None:
-        raise AssertionError("a write always makes a record")
-    return record

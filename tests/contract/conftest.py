@@ -1,4 +1,4 @@
-"""The kernel contract's two machines: one in memory, one of real namespaces."""
+"""The kernel contract's two machines, one in memory, one of real namespaces; and an etcd."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from libtortie.linux import netns, topology
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import Kernel, Namespaces
+from tests.fakes.etcd_server import EtcdMember, etcd_members
 from tests.fakes.kernel import FakeKernel, FakeNamespaces
 
 _serial = itertools.count()
@@ -107,3 +108,10 @@ def pod(world: World, pod_path: str) -> Iterator[Kernel]:
         yield kernel
     finally:
         kernel.close()
+
+
+@pytest.fixture(scope="session")
+def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
+    """One etcd for the session; what tests leave in it is the next one's to remove."""
+    with etcd_members(tmp_path_factory.mktemp("etcd")) as (member,):
+        yield member

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from libtortie.datastore.etcd import EtcdDatastore
+from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import (
     Check,
@@ -62,6 +64,7 @@ from libtortie.model.keys import (
     path_of,
 )
 from libtortie.model.resources import IPPool, Resource, WorkloadEndpoint
+from tests.fakes.etcd_server import EtcdMember
 
 DEADLINE = 20.0
 CIDR = ip_network("10.250.0.4/30")
@@ -80,13 +83,14 @@ class Harness:
 
 
 @contextmanager
-def memory(_: Path) -> Iterator[Harness]:
+def memory(_: pytest.FixtureRequest) -> Iterator[Harness]:
     with closing(MemoryDatastore()) as store:
         yield Harness(store, store, store.put_raw, store.compact)
 
 
 @contextmanager
-def sqlite(directory: Path) -> Iterator[Harness]:
+def sqlite(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    directory: Path = request.getfixturevalue("tmp_path")
     path = directory / "tortie.db"
 
     def put_raw(where: str, data: bytes) -> None:
@@ -100,12 +104,21 @@ def sqlite(directory: Path) -> Iterator[Harness]:
         yield Harness(store, other, put_raw, store.compact)
 
 
-HARNESSES = {"memory": memory, "sqlite": sqlite}
+@contextmanager
+def etcd(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    member: EtcdMember = request.getfixturevalue("shared_etcd")
+    member.remove_all()
+    config = EtcdConfig(member.url)
+    with closing(EtcdDatastore(config)) as store, closing(EtcdDatastore(config)) as other:
+        yield Harness(store, other, member.put, member.compact)
+
+
+HARNESSES = {"memory": memory, "sqlite": sqlite, "etcd": etcd}
 
 
 @pytest.fixture(params=list(HARNESSES))
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    with HARNESSES[request.param](tmp_path) as opened:
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    with HARNESSES[request.param](request) as opened:
         yield opened
 
 

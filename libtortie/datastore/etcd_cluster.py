@@ -1,0 +1,200 @@
+"""Several endpoints as one: deadlines, fail-over, tokens, and what may be sent twice.
+
+A read is repeated, elsewhere if need be, until its deadline. A write is repeated only when it
+certainly was not carried out: nothing was sent, or the server refused before doing anything.
+Otherwise its outcome is unknown and it is `Unavailable`: the caller reads again and decides.
+Every request says that the member must know a leader, so that one cut off from the others
+refuses instead of answering from its past.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from libtortie.datastore import etcd_messages as messages
+from libtortie.datastore.etcd_config import EtcdConfig, Timing, read_tls, targets_of
+from libtortie.datastore.etcd_rpc import (
+    Channel,
+    Failure,
+    Message,
+    Metadata,
+    Stream,
+    means_no_authentication,
+)
+from libtortie.errors import InvalidInput, Unavailable
+
+PAUSE = 0.05
+LONGEST_PAUSE = 0.5
+TOKENS = 2
+"""New tokens within one call: a second covers a server that restarts in between."""
+
+_LEADER = ("hasleader", "true")
+
+
+class EtcdCluster:
+    """Thread-safe; connects when first asked."""
+
+    def __init__(
+        self,
+        config: EtcdConfig,
+        timing: Timing,
+        *,
+        on_call: Callable[[str], None] | None = None,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        """`choose(n)` picks the endpoint to begin with. Raises `InvalidInput`."""
+        self.timing = timing
+        self._config = config
+        self._on_call = on_call
+        targets = targets_of(config)
+        self._tls = read_tls(config) if targets.tls else None
+        self._lock = threading.Lock()
+        self._token_lock = threading.Lock()
+        self._token: str | None = None
+        self._closing = threading.Event()
+        self._channels = [self._open(target) for target in targets.addresses]
+        self._at = choose(len(self._channels))
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing.is_set()
+
+    def read(self, method: str, request: Message) -> Message:
+        """One answer, from whichever endpoint gives it within the deadline."""
+        return self._call(method, request, repeatable=True)
+
+    def write(self, request: Message) -> Message:
+        """The answer of a transaction. `Unavailable` may mean that it was carried out."""
+        return self._call("txn", request, repeatable=False)
+
+    def watch(self, requests: Iterator[Message]) -> tuple[Stream, Callable[[Failure], None]]:
+        """A stream, and whom to tell why it failed. Raises `Failure`."""
+        channel = self._current()
+        token = ""
+        try:
+            token = self._require_token(channel, self._deadline())
+            stream = channel.watch(requests, _metadata(token))
+        except Failure as problem:
+            self._learn(problem, channel, token)
+            raise
+        return stream, lambda problem: self._learn(problem, channel, token)
+
+    def revision(self, path: str) -> int:
+        """The cluster's revision now, by way of a path one may read."""
+        return int(self.read("range", messages.where_are_we(path)).header.revision)
+
+    def close(self) -> None:
+        """End everything that is under way."""
+        self._closing.set()
+        with self._lock:
+            for channel in self._channels:
+                channel.close()
+
+    def require_open(self) -> None:
+        """Raise `Unavailable` after `close`."""
+        if self.closed:
+            raise Unavailable("the datastore is closed")
+
+    def _call(self, method: str, request: Message, *, repeatable: bool) -> Message:
+        deadline = self._deadline()
+        tokens, pause, tried = 0, PAUSE, 0
+        while True:
+            self.require_open()
+            channel, token = self._current(), ""
+            try:
+                token = self._require_token(channel, deadline)
+                if not repeatable and not channel.proven:
+                    self._prove(channel, messages.probe(request), deadline, token)
+                seconds = self._share(deadline, divided=repeatable)
+                return channel.call(method, request, seconds, _metadata(token))
+            except Failure as problem:
+                self.require_open()
+                self._learn(problem, channel, token)
+                tried += 1
+                if problem.stale_token and self._config.username and tokens < TOKENS:
+                    tokens += 1
+                    continue
+                if not problem.untouched and not repeatable and problem.again:
+                    raise Unavailable(f"outcome unknown, read again: {problem}") from problem
+                if not problem.again or time.monotonic() + pause >= deadline:
+                    raise problem.error from problem
+            if tried % len(self._channels) == 0:
+                self._closing.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.timing.call
+
+    def _share(self, deadline: float, *, divided: bool) -> float:
+        """Seconds for one endpoint: what is left, or part of it where there are others to ask."""
+        left = max(deadline - time.monotonic(), 0.01)
+        return min(left, self.timing.attempt) if divided and len(self._channels) > 1 else left
+
+    def _prove(self, channel: Channel, probe: Message, deadline: float, token: str) -> None:
+        """A write to a server that never answers would be in doubt: ask something else first."""
+        try:
+            channel.call("range", probe, self._share(deadline, divided=True), _metadata(token))
+        except Failure as problem:
+            raise problem.before_the_request() from problem
+
+    def _require_token(self, channel: Channel, deadline: float) -> str:
+        """The token in force, asked for if there is none; empty where none is needed."""
+        if not self._config.username:
+            return ""
+        with self._token_lock:
+            if self._token is None:
+                self._token = self._authenticate(channel, deadline)
+            return self._token
+
+    def _authenticate(self, channel: Channel, deadline: float) -> str:
+        request = messages.authentication(self._config.username, self._config.password)
+        try:
+            seconds = self._share(deadline, divided=True)
+            answer = channel.call("authenticate", request, seconds, (_LEADER,))
+        except Failure as problem:
+            if means_no_authentication(problem):
+                return ""
+            raise problem.before_the_request() from problem
+        return str(answer.token)
+
+    def _learn(self, problem: Failure, channel: Channel, token: str) -> None:
+        """Forget a refused token; turn away from an endpoint that failed."""
+        if problem.stale_token:
+            with self._token_lock:
+                if self._token == token:
+                    self._token = None
+        if not problem.again:
+            return
+        with self._lock:
+            if not self.closed and self._channels[self._at] is channel:
+                self._renew(self._at)
+                self._at = (self._at + 1) % len(self._channels)
+
+    def _renew(self, place: int) -> None:
+        """A new channel if the certificates on disk are others than those that failed."""
+        channel = self._channels[place]
+        if channel.tls is None:
+            return
+        try:
+            current = read_tls(self._config)
+        except InvalidInput:
+            return  # in the middle of being replaced, or gone: the old ones may still do
+        if current != channel.tls:
+            self._tls = current
+            self._channels[place] = self._open(channel.target)
+            channel.close()
+
+    def _current(self) -> Channel:
+        with self._lock:
+            return self._channels[self._at]
+
+    def _open(self, target: str) -> Channel:
+        return Channel(target, self._tls, self.timing, self._on_call)
+
+
+def _metadata(token: str) -> Metadata:
+    return (_LEADER, ("token", token)) if token else (_LEADER,)

@@ -1,0 +1,70 @@
+"""What an operation of a commit expects and writes: for every store of paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from libtortie.datastore.codec import decode, encode
+from libtortie.datastore.port import Check, Create, Delete, Op, Record, Update, Value
+from libtortie.datastore.records import Stored
+from libtortie.datastore.stamps import Stamps, is_marked
+from libtortie.errors import AlreadyExists, Conflict, InvalidInput, Malformed, NotFound
+from libtortie.model.keys import Key, path_of
+
+
+def require_distinct(ops: Sequence[Op]) -> None:
+    """Raise `InvalidInput` when a key is named twice."""
+    if len({path_of(op.key) for op in ops}) < len(ops):
+        raise InvalidInput("a commit may name each key only once")
+
+
+def payload_of(op: Op, stamps: Stamps) -> bytes | None:
+    """The bytes to write, where they do not depend on what is stored."""
+    match op:
+        case Create(key, value):
+            return encode(key, stamps.born(value))
+        case Update(key, value):
+            data = encode(key, value)
+            return data if is_marked(value) else None
+        case _:
+            return None
+
+
+def replacement(op: Update, stored: Stored | None, stamps: Stamps) -> bytes:
+    """The bytes of an update whose value takes its marks from what is stored."""
+    return encode(op.key, stamps.replacing(op.value, _readable(op.key, stored)))
+
+
+def verify(op: Op, stored: Stored | None) -> None:
+    """Raise unless the stored state is what the operation expects."""
+    path = path_of(op.key)
+    actual = None if stored is None else str(stored.revision)
+    match op:
+        case Create() if actual is not None:
+            raise AlreadyExists(f"{path} already exists, at revision {actual}")
+        case Update() | Delete() if actual is None:
+            raise NotFound(f"{path} does not exist")
+        case Update(_, _, expected) | Delete(_, expected) | Check(_, expected) if (
+            actual != expected
+        ):
+            raise Conflict(f"{path} changed: expected revision {expected}, found {actual}")
+        case _:
+            return
+
+
+def only(records: tuple[Record | None, ...]) -> Record:
+    """The record of a single write."""
+    (record,) = records
+    if record is None:
+        raise AssertionError("a write always makes a record")
+    return record
+
+
+def _readable(key: Key, stored: Stored | None) -> Value | None:
+    """The stored value, or None where it cannot be read: an update may mend it."""
+    if stored is None:
+        return None
+    try:
+        return decode(key, stored.data)
+    except Malformed:
+        return None
