@@ -8,6 +8,7 @@ is never sent twice. How endpoints, tokens and streams are dealt with is `etcd_c
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -47,13 +48,15 @@ class EtcdDatastore:
         now: Callable[[], datetime] = utc_now,
         new_uid: Callable[[], str] = random_uid,
         on_call: Callable[[str], None] | None = None,
+        choose: Callable[[int], int] = random.randrange,
     ) -> None:
-        """Connects when first used. `on_call` is told of each round trip (gRPC's method name).
+        """Connects when first used, to endpoint number `choose(count)`.
 
-        Raises `InvalidInput` naming the setting.
+        `on_call` is told of each round trip (gRPC's method name). Raises `InvalidInput` naming the
+        setting.
         """
         self._stamps = Stamps(now, new_uid)
-        self._cluster = EtcdCluster(config, timing or Timing(), on_call=on_call)
+        self._cluster = EtcdCluster(config, timing or Timing(), on_call=on_call, choose=choose)
 
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""

@@ -9,7 +9,6 @@ refuses instead of answering from its past.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +42,7 @@ class EtcdCluster:
         timing: Timing,
         *,
         on_call: Callable[[str], None] | None = None,
-        choose: Callable[[int], int] = random.randrange,
+        choose: Callable[[int], int],
     ) -> None:
         """`choose(n)` picks the endpoint to begin with. Raises `InvalidInput`."""
         self.timing = timing

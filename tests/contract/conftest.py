@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -115,3 +116,24 @@ def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember
     """One etcd for the session; what tests leave in it is the next one's to remove."""
     with etcd_members(tmp_path_factory.mktemp("etcd")) as (member,):
         yield member
+
+
+@pytest.fixture
+def member(shared_etcd: EtcdMember) -> EtcdMember:
+    """The session's etcd, empty."""
+    shared_etcd.remove_all()
+    return shared_etcd
+
+
+@pytest.fixture
+def own_member(tmp_path: Path) -> Iterator[EtcdMember]:
+    """An etcd that a test may kill."""
+    with etcd_members(tmp_path) as (one,):
+        yield one
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[list[EtcdMember]]:
+    """A cluster of three."""
+    with etcd_members(tmp_path, 3) as members:
+        yield members
