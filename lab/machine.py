@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.cluster import tool
 from libtortie import __version__
 
 
@@ -30,7 +31,7 @@ def versions() -> dict[str, str]:
         "bird": first_line(["bird", "--version"]),
         "nft": first_line(["nft", "--version"]),
         "iproute2": first_line(["ip", "-V"]),
-        "kubectl": first_line(["kubectl", "version", "--client"]),
+        "kubectl": first_line([str(tool("kubectl")), "version", "--client"]),
     }
 
 
