@@ -23,7 +23,7 @@ from libtortie.datastore.etcd_rpc import (
     Stream,
     means_no_authentication,
 )
-from libtortie.errors import InvalidInput, Unavailable
+from libtortie.errors import InvalidInput, Unauthorized, Unavailable
 
 PAUSE = 0.05
 LONGEST_PAUSE = 0.5
@@ -72,8 +72,7 @@ class EtcdCluster:
 
     def watch(self, requests: Iterator[Message]) -> tuple[Stream, Callable[[Failure], None]]:
         """A stream, and whom to tell why it failed. Raises `Failure`."""
-        channel = self._current()
-        token = ""
+        channel, token = self._current(), None
         try:
             token = self._require_token(channel, self._deadline())
             stream = channel.watch(requests, _metadata(token))
@@ -103,7 +102,7 @@ class EtcdCluster:
         tokens, pause, tried = 0, PAUSE, 0
         while True:
             self.require_open()
-            channel, token = self._current(), ""
+            channel, token = self._current(), None
             try:
                 token = self._require_token(channel, deadline)
                 if not repeatable and not channel.proven:
@@ -114,7 +113,7 @@ class EtcdCluster:
                 self.require_open()
                 self._learn(problem, channel, token)
                 tried += 1
-                if problem.stale_token and self._config.username and tokens < TOKENS:
+                if tokens < TOKENS and self._is_stale(problem, token):
                     tokens += 1
                     continue
                 if not problem.untouched and not repeatable and problem.again:
@@ -160,9 +159,15 @@ class EtcdCluster:
             raise problem.before_the_request() from problem
         return str(answer.token)
 
-    def _learn(self, problem: Failure, channel: Channel, token: str) -> None:
+    def _is_stale(self, problem: Failure, token: str | None) -> bool:
+        """Whether a new token may help: also where none was needed when we last asked."""
+        if token is None or not self._config.username:
+            return False
+        return problem.stale_token or (not token and isinstance(problem.error, Unauthorized))
+
+    def _learn(self, problem: Failure, channel: Channel, token: str | None) -> None:
         """Forget a refused token; turn away from an endpoint that failed."""
-        if problem.stale_token:
+        if self._is_stale(problem, token):
             with self._token_lock:
                 if self._token == token:
                     self._token = None
