@@ -76,9 +76,7 @@ class StreamReport:
     def gaps(self, over_ns: int) -> tuple[tuple[int, int], ...]:
         """Silences longer than `over_ns`: when the last line before and the first after came."""
         return tuple(
-            (sooner, later)
-            for sooner, later in pairwise(self.arrivals)
-            if later - sooner > over_ns
+            (sooner, later) for sooner, later in pairwise(self.arrivals) if later - sooner > over_ns
         )
 
 
