@@ -66,8 +66,8 @@ class Steps:
     def _trace_transactions(self) -> None:
         original, tell = SqliteFile.open, self._tell
 
-        def traced(file: SqliteFile) -> sqlite3.Connection:
-            connection = original(file)
+        def traced(self: SqliteFile) -> sqlite3.Connection:
+            connection = original(self)
 
             def statement(text: str) -> None:
                 if text in TRANSACTION:
@@ -76,4 +76,4 @@ class Steps:
             connection.set_trace_callback(statement)
             return connection
 
-        SqliteFile.open = traced  # type: ignore[method-assign]  # the hook this module is for
+        SqliteFile.open = traced  # type: ignore[method-assign]  # what this module is for

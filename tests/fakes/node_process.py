@@ -59,6 +59,7 @@ class NodeProcess:
         self.sockets: dict[str, socket.socket] = {}
         self.agent: subprocess.Popen[bytes] | None = None
         self.vmi_uid = ""
+        self.module = "felix_shim.agent"
         self._make_namespace()
         self.store = SqliteDatastore(root / "tortie.db", node=NODE, shared=True)
         self.config = {
@@ -115,7 +116,7 @@ class NodeProcess:
         path = self.root / "node.yaml"
         path.write_text(yaml.safe_dump(self.config))
         served = len(self.lines("cni_serving"))
-        command = [sys.executable, "-m", "felix_shim.agent", "--config", str(path)]
+        command = [sys.executable, "-m", self.module, "--config", str(path)]
         self.agent = self.spawn(command, "stderr.log")
         if wait:
             until("the agent serves CNI", lambda: len(self.lines("cni_serving")) > served)
