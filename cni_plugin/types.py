@@ -96,6 +96,12 @@ class NetConf(_Strict):
     datastore_type: str = ""
     sqlite_path: str = "/var/lib/tortie/tortie.db"
     sqlite_shared: bool = False
+    etcd_endpoints: str = ""
+    etcd_ca_cert_file: str = ""
+    etcd_cert_file: str = ""
+    etcd_key_file: str = ""
+    etcd_username: str = ""
+    etcd_password: str = Field(default="", repr=False)
     kubernetes: KubernetesConf | None = None
     policy: PolicyConf | None = None
     ipam: IPAMConf = IPAMConf()
@@ -120,7 +126,14 @@ class NetConf(_Strict):
         return value
 
     @field_validator(
-        "nodename_file", "sqlite_path", "endpoint_status_dir", "agent_socket", "log_file_path"
+        "nodename_file",
+        "sqlite_path",
+        "etcd_ca_cert_file",
+        "etcd_cert_file",
+        "etcd_key_file",
+        "endpoint_status_dir",
+        "agent_socket",
+        "log_file_path",
     )
     @classmethod
     def _is_absolute(cls, value: str) -> str:
@@ -142,8 +155,12 @@ class NetConf(_Strict):
 
     @property
     def datastore(self) -> str:
-        """The datastore's type: as given, else Kubernetes where there is a section for it."""
-        return self.datastore_type or ("kubernetes" if self.kubernetes else "sqlite")
+        """The datastore's type: as given, else etcd, else Kubernetes, where they are configured."""
+        if self.datastore_type:
+            return self.datastore_type
+        if self.etcd_endpoints:
+            return "etcdv3"
+        return "kubernetes" if self.kubernetes else "sqlite"
 
 
 def is_unicast_mac(text: str) -> bool:

@@ -98,6 +98,12 @@ def _open_parts(conf: NetConf, log: Log) -> SharedParts:
             sqlite_path=Path(conf.sqlite_path),
             node=node or socket.gethostname(),
             shared=conf.sqlite_shared,
+            etcd_endpoints=conf.etcd_endpoints,
+            etcd_ca_cert_file=conf.etcd_ca_cert_file,
+            etcd_cert_file=conf.etcd_cert_file,
+            etcd_key_file=conf.etcd_key_file,
+            etcd_username=conf.etcd_username,
+            etcd_password=conf.etcd_password,
         )
     )
     return SharedParts(

@@ -285,7 +285,7 @@ class StartUp:
         written = ensure(
             self.store, defaults.FELIX, FelixConfiguration, defaults.plan_felix, self._unlocked
         )
-        if self.config.datastore_type != "etcd":
+        if self.config.datastore_type != "etcdv3":
             return written
         name = f"node.{self.config.node}"
         spec = FelixConfigurationSpec.model_validate({"defaultEndpointToHostAction": "Return"})

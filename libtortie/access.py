@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
@@ -26,6 +26,12 @@ class Access(BaseModel):
     datastore_type: str = "sqlite"
     sqlite_path: str = str(SQLITE_PATH)
     sqlite_shared: bool = False
+    etcd_endpoints: str = ""
+    etcd_ca_cert_file: str = ""
+    etcd_cert_file: str = ""
+    etcd_key_file: str = ""
+    etcd_username: str = ""
+    etcd_password: str = Field(default="", repr=False)
     kubeconfig: str = ""
     k8s_api_root: str = ""
     k8s_token_file: str = ""
@@ -37,6 +43,12 @@ class Access(BaseModel):
             sqlite_path=Path(self.sqlite_path),
             node=node,
             shared=self.sqlite_shared,
+            etcd_endpoints=self.etcd_endpoints,
+            etcd_ca_cert_file=self.etcd_ca_cert_file,
+            etcd_cert_file=self.etcd_cert_file,
+            etcd_key_file=self.etcd_key_file,
+            etcd_username=self.etcd_username,
+            etcd_password=self.etcd_password,
         )
 
     def kube(self) -> KubeConfig | None:

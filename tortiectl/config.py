@@ -34,21 +34,8 @@ REFUSED = {
     "k8sClientQPS": "calls are not throttled",
     "k8sClientBurst": "calls are not throttled",
     "usePodCIDR": "pod CIDRs are not used for addresses",
-    **dict.fromkeys(
-        (
-            "etcdEndpoints",
-            "etcdDiscoverySrv",
-            "etcdUsername",
-            "etcdPassword",
-            "etcdKeyFile",
-            "etcdCertFile",
-            "etcdCACertFile",
-            "etcdKey",
-            "etcdCert",
-            "etcdCACert",
-        ),
-        "this program does not open etcd datastores yet",
-    ),
+    "etcdDiscoverySrv": "name the endpoints",
+    **dict.fromkeys(("etcdKey", "etcdCert", "etcdCACert"), "name the file that holds it"),
 }
 """calicoctl's keys that mean nothing here, and why."""
 
@@ -56,6 +43,12 @@ VARIABLES = {
     "datastoreType": "DATASTORE_TYPE",
     "sqlitePath": "TORTIE_SQLITE_PATH",
     "sqliteShared": "TORTIE_SQLITE_SHARED",
+    "etcdEndpoints": "ETCD_ENDPOINTS",
+    "etcdUsername": "ETCD_USERNAME",
+    "etcdPassword": "ETCD_PASSWORD",
+    "etcdCACertFile": "ETCD_CA_CERT_FILE",
+    "etcdCertFile": "ETCD_CERT_FILE",
+    "etcdKeyFile": "ETCD_KEY_FILE",
     "kubeconfig": "KUBECONFIG",
     "k8sAPIEndpoint": "K8S_API_ENDPOINT",
     "k8sAPIToken": "K8SAPITOKEN",
@@ -67,8 +60,9 @@ VARIABLES = {
 }
 """Key of the file → variable; `CALICO_<variable>` beats the bare name, as for calicoctl."""
 
-_DATASTORE_KEYS = ("datastoreType", "sqlitePath", "sqliteShared")
-_ETCD_VARIABLES = ("ETCD_ENDPOINTS", "ETCD_DISCOVERY_SRV")
+_ETCD_KEYS = tuple(key for key in VARIABLES if key.startswith("etcd"))
+_SRV = "ETCD_DISCOVERY_SRV"
+_DATASTORE_KEYS = ("datastoreType", "sqlitePath", "sqliteShared", *_ETCD_KEYS)
 _NO_KUBECONFIG = "no kubeconfig is configured that could have it"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -81,6 +75,12 @@ class Spec(BaseModel):
     datastore_type: str = Field(default="", alias="datastoreType")
     sqlite_path: str = Field(default="", alias="sqlitePath")
     sqlite_shared: bool = Field(default=False, alias="sqliteShared")
+    etcd_endpoints: str = Field(default="", alias="etcdEndpoints")
+    etcd_username: str = Field(default="", alias="etcdUsername")
+    etcd_password: str = Field(default="", alias="etcdPassword", repr=False)
+    etcd_ca_cert_file: str = Field(default="", alias="etcdCACertFile")
+    etcd_cert_file: str = Field(default="", alias="etcdCertFile")
+    etcd_key_file: str = Field(default="", alias="etcdKeyFile")
     kubeconfig: str = ""
     api_endpoint: str = Field(default="", alias="k8sAPIEndpoint")
     api_token: str = Field(default="", alias="k8sAPIToken", repr=False)
@@ -129,7 +129,7 @@ def client_config(path: str, context: str, around: Surroundings) -> ClientConfig
     file = Path(path) if path else around.default_config
     if path or file.exists():
         spec = _with_context(parse_file(_text_of(file), str(file)), context)
-        kind = spec.datastore_type or (SQLITE if spec.sqlite_path else KUBERNETES)
+        kind = spec.datastore_type or _kind_of(spec) or KUBERNETES
         return ClientConfig(
             _datastore(kind, spec, str(file)), lambda: _kube(spec, kind, around.environ), str(file)
         )
@@ -170,8 +170,11 @@ def parse_environment(environ: Mapping[str, str]) -> Spec:
             if value is None:
                 raise InvalidInput(f"{variable}: want true or false")
         fields[key] = value
-    if "datastoreType" not in fields and any(environ.get(name) for name in _ETCD_VARIABLES):
-        fields["datastoreType"] = ETCD
+    if (fields.get("datastoreType") or (ETCD if "etcdEndpoints" in fields else "")) != ETCD:
+        for key in _ETCD_KEYS:  # another program's, e.g. of an etcd that runs here
+            fields.pop(key, None)
+        if environ.get(_SRV) and "datastoreType" not in fields:
+            raise InvalidInput(f"{_SRV} is not supported: {REFUSED['etcdDiscoverySrv']}")
     return _checked(Spec.model_validate(fields), "environment")
 
 
@@ -182,7 +185,7 @@ def _without_file(spec: Spec, around: Surroundings) -> ClientConfig:
         node = Access(sqlite_path=str(around.default_sqlite))  # an agent without a file of its own
     own_api = bool(spec.kubeconfig or spec.api_endpoint)
     if spec.model_fields_set & {_field(key) for key in _DATASTORE_KEYS}:
-        kind = spec.datastore_type or SQLITE
+        kind = spec.datastore_type or _kind_of(spec) or SQLITE
         datastore, source = _datastore(kind, spec, "environment"), "environment"
     elif node is not None:
         datastore, source = node.datastore(), str(around.node_file)
@@ -201,14 +204,32 @@ def _kube_of_node(node: Access, context: str) -> KubeConfig | None:
     return load_kubeconfig(node.kubeconfig, context)
 
 
+def _kind_of(spec: Spec) -> str:
+    """The datastore that the settings are of, as calicoctl guesses."""
+    if spec.etcd_endpoints:
+        return ETCD
+    return SQLITE if spec.sqlite_path else ""
+
+
 def _datastore(kind: str, spec: Spec, where: str) -> DatastoreConfig:
     if kind not in TYPES:
         known = ", ".join(TYPES)
         raise InvalidInput(f"{where}: unknown datastore type: {kind} (known are {known})")
     if kind != SQLITE and (spec.sqlite_path or spec.sqlite_shared):
         raise InvalidInput(f"{where}: sqlitePath and sqliteShared are for datastoreType sqlite")
-    path = Path(spec.sqlite_path) if spec.sqlite_path else SQLITE_PATH
-    return DatastoreConfig(type=kind, sqlite_path=path, shared=spec.sqlite_shared)
+    if kind != ETCD and any(getattr(spec, _field(key)) for key in _ETCD_KEYS):
+        raise InvalidInput(f"{where}: the keys etcd... are for datastoreType etcdv3")
+    return DatastoreConfig(
+        type=kind,
+        sqlite_path=Path(spec.sqlite_path) if spec.sqlite_path else SQLITE_PATH,
+        shared=spec.sqlite_shared,
+        etcd_endpoints=spec.etcd_endpoints,
+        etcd_ca_cert_file=spec.etcd_ca_cert_file,
+        etcd_cert_file=spec.etcd_cert_file,
+        etcd_key_file=spec.etcd_key_file,
+        etcd_username=spec.etcd_username,
+        etcd_password=spec.etcd_password,
+    )
 
 
 def _kube(spec: Spec, kind: str, environ: Mapping[str, str]) -> KubeConfig | None:

@@ -13,7 +13,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
 from libtortie.kube.client import HttpKubeClient
 from tortiectl.cli import Globals
-from tortiectl.config import SQLITE, ClientConfig, Surroundings, client_config
+from tortiectl.config import ETCD, SQLITE, ClientConfig, Surroundings, client_config
 
 
 @dataclass
@@ -58,8 +58,9 @@ class Connection:
 
 
 def name_of(config: DatastoreConfig) -> str:
-    """`sqlite /var/lib/tortie/tortie.db`."""
-    return f"{config.type} {config.sqlite_path}" if config.type == SQLITE else config.type
+    """`sqlite /var/lib/tortie/tortie.db`, `etcdv3 https://192.0.2.1:2379`."""
+    where = {SQLITE: str(config.sqlite_path), ETCD: config.etcd_endpoints}.get(config.type, "")
+    return f"{config.type} {where}".rstrip()
 
 
 def connect(ctx: click.Context, config: str) -> Connection:

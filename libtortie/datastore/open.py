@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,7 +11,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import InvalidInput
 
-DatastoreType = Literal["sqlite", "memory"]
+DatastoreType = Literal["sqlite", "etcdv3", "memory"]
 SQLITE_PATH = Path("/var/lib/tortie/tortie.db")
 
 
@@ -23,15 +23,46 @@ class DatastoreConfig:
     sqlite_path: Path = SQLITE_PATH
     node: str = ""
     shared: bool = False
+    etcd_endpoints: str = ""
+    etcd_ca_cert_file: str = ""
+    etcd_cert_file: str = ""
+    etcd_key_file: str = ""
+    etcd_username: str = ""
+    etcd_password: str = field(default="", repr=False)
+
+    def etcd_settings(self) -> tuple[str, ...]:
+        """How etcd is reached: what `EtcdConfig` wants, in its order."""
+        return (
+            self.etcd_endpoints,
+            self.etcd_ca_cert_file,
+            self.etcd_cert_file,
+            self.etcd_key_file,
+            self.etcd_username,
+            self.etcd_password,
+        )
 
 
 def open_datastore(config: DatastoreConfig) -> Datastore:
-    """Open the backend. `InvalidInput` for an unknown type; errors of the backend pass through."""
+    """Open the backend; its errors pass through.
+
+    `InvalidInput` for an unknown type, and for settings of etcd's beside another.
+    """
+    if config.type != "etcdv3" and any(config.etcd_settings()):
+        raise InvalidInput(f"datastore type {config.type}: etcd's settings are for type etcdv3")
     match config.type:
         case "sqlite":
             return SqliteDatastore(config.sqlite_path, node=config.node, shared=config.shared)
+        case "etcdv3":
+            return _open_etcd(config)
         case "memory":
             return MemoryDatastore()
         case unknown:
             known = ", ".join(get_args(DatastoreType))
             raise InvalidInput(f"unknown datastore type {unknown!r}: known are {known}")
+
+
+def _open_etcd(config: DatastoreConfig) -> Datastore:
+    from libtortie.datastore.etcd import EtcdDatastore  # gRPC and etcd3 take 0.2 s
+    from libtortie.datastore.etcd_config import EtcdConfig
+
+    return EtcdDatastore(EtcdConfig(*config.etcd_settings()))

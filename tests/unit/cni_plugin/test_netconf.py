@@ -39,6 +39,25 @@ def test_kubernetes_is_the_datastore_where_there_is_a_section_and_no_type() -> N
     assert parse(kubernetes=section, datastore_type="sqlite").datastore == "sqlite"
 
 
+def test_etcd_endpoints_mean_etcd_as_in_calico() -> None:
+    conf = parse(
+        etcd_endpoints="https://h:1",
+        etcd_ca_cert_file="/ca",
+        etcd_cert_file="",
+        etcd_password="secret",
+        kubernetes={"kubeconfig": "/etc/tortie/kubeconfig"},
+    )
+    assert (conf.datastore, conf.etcd_endpoints, conf.etcd_ca_cert_file) == (
+        "etcdv3",
+        "https://h:1",
+        "/ca",
+    )
+    assert "secret" not in repr(conf)
+    assert parse(etcd_endpoints="http://h:1", datastore_type="sqlite").datastore == "sqlite"
+    with pytest.raises(InvalidConfig, match="etcd_key_file"):
+        parse(etcd_key_file="relative.pem")
+
+
 def test_calicos_string_flags() -> None:
     conf = parse(ipam={"type": "calico-ipam", "assign_ipv4": "false", "assign_ipv6": "true"})
     assert (conf.ipam.assign_ipv4, conf.ipam.assign_ipv6) == (False, True)
@@ -99,7 +118,7 @@ def test_wrong_values_name_the_key(settings: dict[str, Any], message: str) -> No
     ("settings", "message"),
     [
         ({"policy_setup_timeout_secs": 3}, "did you mean policy_setup_timeout_seconds"),
-        ({"etcd_endpoints": "http://x"}, '"etcd_endpoints" with value "http://x"'),
+        ({"etcd_discovery_srv": "x.y"}, '"etcd_discovery_srv" with value "x.y"'),
         ({"ipam": {"subnet": "usePodCidr"}}, "ipam.subnet"),
         ({"runtimeConfig": {"portMappings": []}}, "runtimeConfig.portMappings"),
     ],

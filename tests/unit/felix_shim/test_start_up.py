@@ -111,7 +111,7 @@ def test_a_kernel_without_ipv6_gets_no_pool_of_it(machine: Machine, store: Datas
 
 
 def test_etcd_gets_calicos_node_configuration_too(tmp_path: Path, store: Datastore) -> None:
-    Machine(tmp_path, store, options="datastore_type: etcd").boot()
+    Machine(tmp_path, store, options="datastore_type: etcdv3").boot()
     assert '"defaultEndpointToHostAction":"Return"' in text(
         store, Kind.FELIX_CONFIGURATION, "node.node-1"
     )

@@ -179,9 +179,51 @@ def test_prefixed_variables_win_and_every_variable_is_read(machine: Machine) -> 
 
 def test_etcd_endpoints_mean_etcd_and_not_this_nodes_file(machine: Machine) -> None:
     machine.node_file.write_text("sqlite_path: /n.db\n")
-    assert machine.config(ETCD_ENDPOINTS="http://127.0.0.1:2379").datastore.type == "etcdv3"
+    found = machine.config(
+        ETCD_ENDPOINTS="https://h:1",
+        CALICO_ETCD_CA_CERT_FILE="/ca",
+        ETCD_CA_CERT_FILE="/other",
+        ETCD_CERT_FILE="/cert",
+        ETCD_KEY_FILE="/key",
+        ETCD_USERNAME="u",
+        ETCD_PASSWORD="secret",
+    ).datastore
+    assert found.type == "etcdv3"
+    assert found.etcd_settings() == ("https://h:1", "/ca", "/cert", "/key", "u", "secret")
+    assert "secret" not in repr(found)
+
+
+def test_variables_of_an_etcd_that_runs_here_are_not_ours(machine: Machine) -> None:
+    machine.node_file.write_text("sqlite_path: /n.db\n")
     found = machine.config(ETCD_ENDPOINTS="http://127.0.0.1:2379", DATASTORE_TYPE="sqlite")
     assert found.datastore.type == "sqlite"
+    assert not any(found.datastore.etcd_settings())
+    assert machine.config(ETCD_CERT_FILE="/c").datastore.sqlite_path == Path("/n.db")
+    with pytest.raises(InvalidInput, match="ETCD_DISCOVERY_SRV is not supported: name the"):
+        machine.config(ETCD_DISCOVERY_SRV="example.org")
+
+
+def test_etcd_in_the_file() -> None:
+    keys = {"etcdEndpoints": "https://h:1", "etcdCACertFile": "/ca", "etcdUsername": "u"}
+    spec = parse_file(document(**keys, etcdPassword="secret"), "f.cfg")
+    assert (spec.etcd_endpoints, spec.etcd_ca_cert_file) == ("https://h:1", "/ca")
+    assert "secret" not in repr(spec)
+
+
+def test_a_file_with_endpoints_means_etcd_and_nothing_else(
+    machine: Machine, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.cfg"
+    file.write_text(document(etcdEndpoints="https://h:1", etcdCACertFile="/ca"))
+    found = client_config(str(file), "", Surroundings({})).datastore
+    assert (found.type, found.etcd_endpoints) == ("etcdv3", "https://h:1")
+    for spec, words in (
+        ({"datastoreType": "sqlite", "etcdEndpoints": "http://h:1"}, "are for datastoreType etcd"),
+        ({"sqlitePath": "/a", "etcdEndpoints": "http://h:1"}, "are for datastoreType sqlite"),
+    ):
+        file.write_text(document(**spec))
+        with pytest.raises(InvalidInput, match=words):
+            client_config(str(file), "", Surroundings({}))
 
 
 @pytest.mark.parametrize(
