@@ -1,0 +1,322 @@
+"""kill -9 of the agent in every state of a migration, and between its steps.
+
+After each the supervisor starts it again; the end must be what it is without the kill, and a
+1 ms prober outside must not miss the guest for longer than a restart takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from libtortie.model.keys import Kind
+from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.called_node import HANDLE, CalledNode
+from tests.fakes.guest import Guest, Prober
+from tests.fakes.mortal_agent import arm, disarm
+from tests.fakes.node_process import until
+
+pytestmark = pytest.mark.root
+NAMES = map("tt-{}-mk{}".format, itertools.repeat(os.getpid()), itertools.count())
+
+POD = "virt-launcher-db-1"
+BEARABLE = 5.0
+"""Seconds without an answer; on a quiet machine it is below one (printed)."""
+
+
+@dataclass
+class Scene:
+    """A migration to this node: its target attached, its guest not here yet."""
+
+    node: CalledNode
+    address: str
+    guest: Guest
+    prober: Prober
+    began: float = 0.0
+    deaths: int = 0
+
+    # -- the story ---------------------------------------------------------------------------
+
+    def arrive(self) -> None:
+        """The guest runs here."""
+        self.began = self.guest.arrive()
+
+    def succeed(self) -> None:
+        """The API agrees, late."""
+        self.node.say_vm_runs_on(NODE)
+        self.node.say_migration("Succeeded")
+
+    def reach(self, state: str) -> None:
+        """Wait for a transition into a state."""
+
+        def there() -> bool:
+            moves = self.node.lines("migration_transition")
+            return bool(moves) and moves[-1]["to"] == state
+
+        until(state, there)
+
+    def swapped(self) -> None:
+        """Wait until IPAM says so."""
+        until("the owner is swapped", lambda: self.node.owners()[self.address][1] == POD)
+
+    # -- dying -------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Now; and start it again, as a supervisor does."""
+        assert self.node.stop(signal.SIGKILL) == -9
+        self.revive()
+
+    def arm(self, thread: str, step: str) -> None:
+        """At the next step of this kind."""
+        arm(self.node.root, thread, step)
+
+    def dead(self) -> None:
+        """Wait for the death that was armed; and start it again."""
+        assert self.node.agent is not None
+        assert self.node.agent.wait(15) == -9
+        disarm(self.node.root)
+        self.revive()
+
+    def revive(self) -> None:
+        """A new agent; it is not waited for."""
+        self.deaths += 1
+        self.node.start(wait=False)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def end(self) -> dict[str, object]:
+        """What there is when everything has come to rest."""
+        until("the route is normal", lambda: self.node.metrics(POD) == [1024], seconds=20)
+        self.swapped()
+        until("a status file", lambda: self.node.status(POD))
+        now = time.monotonic()
+        until("the guest answers", partial(self.prober.answered_since, now))
+        until("Base is remembered", lambda: '"base"' in self.saved())
+        return self.node.left()
+
+    def saved(self) -> str:
+        """The agent's state file."""
+        return (self.node.root / "state" / "migration-state.json").read_text()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        node = CalledNode(tmp_path, next(NAMES))
+        stack.callback(node.close)
+        node.module = "tests.fakes.mortal_agent"
+        spec = {"liveMigrationRouteConvergenceTime": "1s"}
+        record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
+        node.store.create(record.key, record.value)
+        address = node.vm_elsewhere()
+        node.world.put_migration("m1", phase="Running")
+        node.world.put_launcher(POD, migration="m1")
+        node.start()
+        answer = node.done("ADD", POD, "ctr1")
+        assert answer.address == address
+        until("the agent listens", lambda: node.lines("sniffer_open"))
+        guest = Guest(node, "ctr1", address, answer.body["interfaces"][1]["mac"])
+        stack.callback(guest.leave)
+        prober = Prober(node, address)
+        stack.callback(prober.close)
+        yield Scene(node, address, guest, prober)
+
+
+def undisturbed(s: Scene) -> None:
+    s.arrive()
+    s.swapped()
+    s.succeed()
+
+
+def in_target(s: Scene) -> None:
+    """The guest arrives, and announces itself, while no agent runs."""
+    assert s.node.stop(signal.SIGKILL) == -9
+    s.arrive()
+    s.revive()
+    s.swapped()
+    s.succeed()
+
+
+def before_the_raise(s: Scene) -> None:
+    s.arm("reconciler", "netlink add route")
+    s.arrive()
+    s.dead()
+    s.swapped()
+    s.succeed()
+
+
+def between_raise_and_memory(s: Scene) -> None:
+    s.arm("lane-memory", "save")
+    s.arrive()
+    s.dead()
+    s.swapped()
+    s.succeed()
+
+
+def between_memory_and_owner(s: Scene) -> None:
+    s.arm("owners", "promote")
+    s.arrive()
+    s.dead()
+    s.swapped()
+    s.succeed()
+
+
+def inside_the_owner_swap(s: Scene) -> None:
+    s.arm("owners", "sqlite COMMIT")
+    s.arrive()
+    s.dead()
+    s.swapped()
+    s.succeed()
+
+
+def in_live(s: Scene) -> None:
+    s.arrive()
+    s.swapped()
+    s.kill()
+    s.succeed()
+
+
+def in_time_wait(s: Scene) -> None:
+    undisturbed(s)
+    s.reach("time-wait")
+    s.kill()
+
+
+def between_the_normal_route_and_the_end_of_the_raised(s: Scene) -> None:
+    undisturbed(s)
+    s.arm("reconciler", "netlink delete route")
+    s.dead()
+
+
+def before_base_is_remembered(s: Scene) -> None:
+    undisturbed(s)
+    s.reach("time-wait")
+    until("remembered", lambda: '"time-wait"' in s.saved())
+    s.arm("lane-memory", "save")
+    s.dead()
+
+
+def in_base(s: Scene) -> None:
+    undisturbed(s)
+    s.reach("base")
+    s.kill()
+
+
+Story = Callable[[Scene], None]
+KILLS: list[Story] = [
+    in_target,
+    before_the_raise,
+    between_raise_and_memory,
+    between_memory_and_owner,
+    inside_the_owner_swap,
+    in_live,
+    in_time_wait,
+    between_the_normal_route_and_the_end_of_the_raised,
+    before_base_is_remembered,
+    in_base,
+]
+
+
+@pytest.mark.parametrize("story", [undisturbed, *KILLS], ids=lambda story: story.__name__)
+def test_killed_on_the_way_of_a_migration(scene: Scene, story: Story) -> None:
+    story(scene)
+    end = scene.end()
+    gap = scene.prober.gap(scene.began)
+    print(f"{story.__name__}: {gap * 1000:.0f} ms without an answer, {scene.deaths} kills")
+    assert scene.deaths == (0 if story is undisturbed else 1)
+    assert gap < BEARABLE
+    assert end == {
+        **end,
+        "owners": {scene.address: (HANDLE, POD, "virt-launcher-db-0")},
+        "endpoints": {POD: "ctr1"},
+        "rules": [scene.node.host_name(POD)],
+        "locks": [],
+    }
+    assert [route for route in end["routes"] if scene.address in route] == [  # type: ignore[attr-defined]  # a list
+        f"{scene.address} 1024"
+    ]
+
+
+def suppressed_target(s: Scene) -> None:
+    """The migration failed: the guest stays where it was."""
+    s.node.say_migration("Failed")
+    s.reach("suppressed")
+
+
+def suppressed_by_a_newer_raise(s: Scene) -> None:
+    """The guest was here, and moved on to a node that raised it."""
+    undisturbed(s)
+    s.reach("time-wait")
+    s.guest.leave()
+    bird_route(s, "add")
+    s.reach("suppressed")
+
+
+def departed(s: Scene) -> None:
+    """The guest had settled here, and moved on."""
+    undisturbed(s)
+    s.reach("base")
+    s.guest.leave()
+    bird_route(s, "add")
+    s.reach("departed")
+
+
+def departed_and_killed_before_it_was_remembered(s: Scene) -> None:
+    """The route is gone from the kernel, and the saved state is still Base."""
+    undisturbed(s)
+    s.reach("base")
+    until("Base is remembered", lambda: '"base"' in s.saved())
+    s.guest.leave()
+    s.arm("lane-memory", "save")
+    bird_route(s, "add")
+    s.dead()
+
+
+def bird_route(s: Scene, verb: str) -> None:
+    """Another node raises the address, as BIRD tells the kernel; or lets go of it."""
+    way = ["via", "172.31.1.3", "dev", "up0", "proto", "bird", "metric", "768"]
+    s.node.ip("route", verb, f"{s.address}/32", *way)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        suppressed_target,
+        suppressed_by_a_newer_raise,
+        departed,
+        departed_and_killed_before_it_was_remembered,
+    ],
+    ids=lambda story: story.__name__,
+)
+def test_killed_where_the_guest_is_not(scene: Scene, story: Story) -> None:
+    """No route of ours comes or goes, the state is the same, and the guest may still come."""
+    story(scene)
+    node = scene.node
+    state = node.lines("migration_transition")[-1]["to"]
+    until("remembered", lambda: f'"{state}"' in scene.saved())
+    before = node.left()
+    node.processes.append(node.spawn(["ip", "-o", "monitor", "route"], "routes.log"))
+    begun = len(node.lines("migration_begun"))
+    scene.kill()
+    until("it begins again", lambda: len(node.lines("migration_begun")) > begun)
+    assert node.lines("migration_begun")[-1]["state"] == state
+    starts = scene.deaths + 1
+    until("it serves", lambda: len(node.lines("cni_serving")) == starts)
+    until("it knows the API", lambda: len(node.lines("in_sync")) == 2 * starts)
+    assert node.left() == before
+    assert scene.address not in (node.root / "routes.log").read_text()
+    if story is not suppressed_target:
+        bird_route(scene, "delete")
+    node.say_vm_runs_on(NODE)
+    scene.node.say_migration("Succeeded")
+    scene.arrive()
+    assert scene.end()["owners"] == {scene.address: (HANDLE, POD, "virt-launcher-db-0")}
