@@ -64,6 +64,12 @@ class Scene:
 
         until(state, there)
 
+    def serves(self) -> None:
+        """Wait until this agent, as all before it, serves and knows the API."""
+        starts, lines = self.deaths + 1, self.node.lines
+        until("it serves", lambda: len(lines("cni_serving")) == starts)
+        until("it knows the API", lambda: len(lines("in_sync")) == 2 * starts)
+
     def swapped(self) -> None:
         """Wait until IPAM says so."""
         until("the owner is swapped", lambda: self.node.owners()[self.address][1] == POD)
@@ -303,15 +309,14 @@ def test_killed_where_the_guest_is_not(scene: Scene, story: Story) -> None:
     node = scene.node
     state = node.lines("migration_transition")[-1]["to"]
     until("remembered", lambda: f'"{state}"' in scene.saved())
+    scene.serves()
     before = node.left()
     node.processes.append(node.spawn(["ip", "-o", "monitor", "route"], "routes.log"))
     begun = len(node.lines("migration_begun"))
     scene.kill()
     until("it begins again", lambda: len(node.lines("migration_begun")) > begun)
     assert node.lines("migration_begun")[-1]["state"] == state
-    starts = scene.deaths + 1
-    until("it serves", lambda: len(node.lines("cni_serving")) == starts)
-    until("it knows the API", lambda: len(node.lines("in_sync")) == 2 * starts)
+    scene.serves()
     assert node.left() == before
     assert scene.address not in (node.root / "routes.log").read_text()
     if story is not suppressed_target:
