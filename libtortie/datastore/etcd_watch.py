@@ -69,11 +69,12 @@ class EtcdWatch:
 
         Raises `Compacted`, `Unauthorized`, or `Unavailable` when patience is over.
         """
-        until = time.monotonic() + self._cluster.timing.patience
-        pause, refused = 0.0, 0
+        until, pause, refused = None, 0.0, 0
         while not self._ended():
             try:
-                line = self._line or self._connect()
+                line = self._line
+                if line is None:
+                    line, until = self._connect(), None
                 response = line.receive()
                 _require_history(response, line.target)
                 return response
@@ -82,8 +83,10 @@ class EtcdWatch:
                 refused += isinstance(problem.error, Unauthorized)
                 if self._ended():
                     break
+                now = time.monotonic()
+                until = until or now + self._cluster.timing.patience
                 lasting = not problem.again and not problem.stale_token
-                if lasting or refused > 1 or time.monotonic() > until:
+                if lasting or refused > 1 or now > until:
                     raise problem.error from problem
             except TortieError:
                 self._hang_up()

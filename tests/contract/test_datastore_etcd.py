@@ -300,8 +300,9 @@ def test_the_runtimes_web_proxy_is_not_asked(
 # -- lost answers
 
 
+@pytest.mark.parametrize("cut", [True, False], ids=["connection cut", "deadline"])
 def test_an_answer_lost_after_the_commit_is_unavailable_and_nothing_is_sent_twice(
-    member: EtcdMember,
+    member: EtcdMember, cut: bool
 ) -> None:
     with tcp_proxy(member.port) as proxy, closing(store_at(proxy.url)) as store:
         first = store.create(KEY, handle(1))
@@ -330,9 +331,11 @@ def test_an_answer_lost_after_the_commit_is_unavailable_and_nothing_is_sent_twic
                 after := member.ask("kv/range", {"key": "AA=="})["header"]["revision"]
             ) == before:
                 assert time.monotonic() < end, "never committed"
-            proxy.cut()
-            proxy.losing_replies.clear()
+            if cut:
+                proxy.cut()
             thread.join(DEADLINE)
+            proxy.losing_replies.clear()
+            proxy.cut()
             assert [type(one) for one in failed] == [Unavailable]
             assert "outcome unknown" in str(failed[0])
             eventually(lambda: store.list(Handles()))

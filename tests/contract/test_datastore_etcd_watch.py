@@ -209,6 +209,24 @@ def test_a_slow_reader_is_no_dead_server(member: EtcdMember) -> None:
             assert watch._line is line
 
 
+def test_patience_begins_with_the_trouble(member: EtcdMember) -> None:
+    """A watch that idled for longer than its patience is resumed all the same."""
+    timing = Timing(patience=0.4)
+    with (
+        tcp_proxy(member.port) as proxy,
+        closing(store_at(proxy.url, timing=timing)) as store,
+        closing(store_at(member.url)) as other,
+        following(store) as follow,
+    ):
+        add(other, "a")
+        follow.expect("a")
+        for name in ("b", "c"):
+            time.sleep(3 * timing.patience)
+            proxy.cut()
+            add(other, name)
+            follow.until(name)
+
+
 def test_compaction_under_a_watch_that_was_cut_off(member: EtcdMember) -> None:
     """It is told to list again, and never that anything was removed."""
     with (

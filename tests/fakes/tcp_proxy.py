@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 
 class TcpProxy:
-    """Relays one loopback port to another."""
+    """Relays one loopback port to another; the listener may be of another namespace."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, listener: socket.socket | None = None) -> None:
         self._target = target
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.losing_replies = threading.Event()
         self.accepted = 0
@@ -74,9 +74,9 @@ class TcpProxy:
 
 
 @contextmanager
-def tcp_proxy(target: int) -> Iterator[TcpProxy]:
+def tcp_proxy(target: int, listener: socket.socket | None = None) -> Iterator[TcpProxy]:
     """A proxy that is closed afterwards."""
-    proxy = TcpProxy(target)
+    proxy = TcpProxy(target, listener)
     try:
         yield proxy
     finally:
