@@ -31,7 +31,7 @@ from libtortie.model.names import host_ifname, vm_handle
 from libtortie.model.resources import WorkloadEndpoint
 from tests.fakes.agent_world import NODE, resource_record
 from tests.fakes.cni_world import NETWORK, CniWorld
-from tests.fakes.node_process import API_PORT, NodeProcess, ip
+from tests.fakes.node_process import API_PORT, NodeProcess, ip, until
 
 REPO = Path(__file__).resolve().parents[2]
 HANDLE = vm_handle(NETWORK, "default", "db")
@@ -226,6 +226,19 @@ class CalledNode(NodeProcess):
             "locks": [path.name for path in self.root.glob("run/locks/*")],
             "status": [path.name for path in self.root.glob("run/endpoint-status/*")],
         }
+
+    def rest(self, expected: dict[str, object], why: object = "") -> None:
+        """Wait until exactly this is what is left."""
+        seen: dict[str, object] = {}
+
+        def same() -> bool:
+            seen.update(self.left())
+            return seen == expected
+
+        try:
+            until("everything is as expected", same)
+        except AssertionError:
+            assert seen == expected, why
 
     def ip_json(self, *words: str) -> Any:
         """What ip(8) says of the node, parsed."""

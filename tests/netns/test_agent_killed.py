@@ -32,20 +32,6 @@ def node(tmp_path: Path) -> Iterator[CalledNode]:
         made.close()
 
 
-def rest(node: CalledNode, before: dict[str, object], why: object) -> None:
-    """Wait until everything is as before."""
-    seen: dict[str, object] = {}
-
-    def same() -> bool:
-        seen.update(node.left())
-        return seen == before
-
-    try:
-        until("nothing is left", same)
-    except AssertionError:
-        assert seen == before, why
-
-
 def killed(node: CalledNode, verb: str, pod: str, container: str, nth: int) -> None:
     """The agent dies at this step of a call, and the runtime is told to try again."""
     arm(node.root, "cni-request", "", nth)
@@ -81,7 +67,7 @@ def test_a_kill_while_it_serves_and_the_runtime_takes_the_sandbox_down(
         killed(node, verb, "web", container, nth)
         node.done("DEL", "web", container)
         node.start()
-        rest(node, before, (verb, nth))
+        node.rest(before, (verb, nth))
     if verb == "DEL":
         node.done("ADD", "web", "last")
     arm(node.root, "cni-request", "", STEPS[verb] + 1)
@@ -101,4 +87,4 @@ def test_a_kill_while_it_serves_and_the_runtime_repeats(node: CalledNode) -> Non
         killed(node, "DEL", "web", container, (nth - 2) % STEPS["DEL"] + 1)
         node.start()
         node.done("DEL", "web", container)
-        rest(node, before, nth)
+        node.rest(before, nth)

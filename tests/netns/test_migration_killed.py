@@ -317,7 +317,7 @@ def test_killed_where_the_guest_is_not(scene: Scene, story: Story) -> None:
     until("it begins again", lambda: len(node.lines("migration_begun")) > begun)
     assert node.lines("migration_begun")[-1]["state"] == state
     scene.serves()
-    assert node.left() == before
+    node.rest(before)
     assert scene.address not in (node.root / "routes.log").read_text()
     if story is not suppressed_target:
         bird_route(scene, "delete")
