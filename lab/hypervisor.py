@@ -166,7 +166,6 @@ class Guests:
         def work() -> None:
             try:
                 report = self._move(guest, move, going)
-                guest.pod_uid = move.target_uid
                 guest.moved[move.migration_uid] = report
                 self._log(f"guest moved: blackout {report.blackout_ms} ms")
             except (LabError, OSError, ValueError) as error:
@@ -220,10 +219,18 @@ class Guests:
                 going.gone = True
             process.stdin.write(b"go\n")
             process.stdin.flush()
-            lines = process.stdout.read().splitlines()
-        if len(lines) != 2:
+            if process.stdout.readline():
+                self._arrived(guest, move)
+            report = process.stdout.readline()
+        if not report:
             raise LabError(f"the cut-over process ended with {process.returncode}")
-        return report_from_json(lines[1].decode())
+        return report_from_json(report.decode())
+
+    def _arrived(self, guest: Guest, move: Move) -> None:
+        """The guest is on the other cable: what becomes of its old pod is no matter any more."""
+        guest.pod_uid = move.target_uid
+        if self._guests.get(guest.vmi_uid) is guest:
+            self._store.save(guest)
 
     def stop(self, vmi_uid: str) -> None:
         """Power off: the guest's processes and namespaces go."""

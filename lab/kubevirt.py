@@ -183,16 +183,24 @@ def _has_left(vmi: LabVMI, guest: GuestView, world: World) -> bool:
 
 
 def _plan_other(vmi: LabVMI, pod: LabPod, world: World) -> Iterator[Action]:
-    """A launcher the guest is not in: the source of a migration that is done, or a dead target."""
-    uid, state = pod.metadata.uid, vmi.status.migration_state
-    if state.completed and not state.failed and state.source_pod == pod.metadata.name:
-        if not pod.finished:
-            if since(state.end_timestamp, world) >= names.linger_s(pod.metadata.annotations):
-                yield Patch(pod, {"status": {"phase": "Succeeded"}}, status=True)
-        elif uid in vmi.status.active_pods:
-            yield Patch(vmi, {"status": {"activePods": {uid: None}}}, status=True)
-        return
-    job = pod.metadata.labels.get(kv.LABEL_JOB)
-    live = any(one.metadata.uid == job and not one.final for one in world.migrations.values())
-    if job and not live and not pod.finished:
-        yield Remove(pod)
+    """A launcher the guest is not in: it was once a source, or is a target, live or dead."""
+    uid, job = pod.metadata.uid, pod.metadata.labels.get(kv.LABEL_JOB)
+    left = _left_at(vmi, pod, world)
+    if left is None:
+        live = any(one.metadata.uid == job and not one.final for one in world.migrations.values())
+        if job and not live and not pod.finished:
+            yield Remove(pod)
+    elif not pod.finished:
+        if since(left, world) >= names.linger_s(pod.metadata.annotations):
+            yield Patch(pod, {"status": {"phase": "Succeeded"}}, status=True)
+    elif uid in vmi.status.active_pods:
+        yield Patch(vmi, {"status": {"activePods": {uid: None}}}, status=True)
+
+
+def _left_at(vmi: LabVMI, pod: LabPod, world: World) -> str | None:
+    """When the guest left a pod, by the records of its migrations; None when none names it."""
+    records = [one.status.migration_state for one in world.migrations_of(vmi)]
+    for state in (vmi.status.migration_state, *reversed(records)):
+        if state.completed and not state.failed and state.source_pod == pod.metadata.name:
+            return state.end_timestamp
+    return None

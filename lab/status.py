@@ -51,10 +51,9 @@ def render_status(state: StateDir) -> str:
 
 def _vms() -> str:
     instances = {vmi.metadata.name: vmi for vmi in control.listing(LabVMI)}
-    rows = [
-        (vm.metadata.name, *_instance(instances.get(vm.metadata.name)))
-        for vm in control.listing(LabVM)
-    ]
+    machines = [vm.metadata.name for vm in control.listing(LabVM)]
+    alone = [name for name in instances if name not in machines]
+    rows = [(name, *_instance(instances.get(name))) for name in (*machines, *alone)]
     return table(("VM", "PHASE", "NODE", "IP", "MAC"), rows) if rows else ""
 
 

@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,60 +19,25 @@ from lab.cni_runtime import load_network
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.processes import Recorded, lab_namespaces
-from lab.remains import remains
 from lab.report import checks_of, row_of
 from lab.state import StateDir
 from lab.stream import StreamReport
-from lab.teardown import leftovers
-from lab.topology import Topology, plan_topology
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.kube.objects import Namespace
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.names import host_ifname
 from libtortie.model.resources import IPAMConfiguration, IPAMConfigurationSpec
+from tests.fakes.running_lab import Lab, lab_up, launchers, metrics, run_cli, traces
 
 pytestmark = pytest.mark.root
 
 CONVERGENCE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Lab:
-    """A running lab."""
-
-    state: StateDir
-    topology: Topology
-
-    def cli(self, *arguments: str, ok: bool = True) -> str:
-        """Run `lab …`; both outputs as one text."""
-        return run_cli(self.state, *arguments, ok=ok)
-
-
-def run_cli(state: StateDir, *arguments: str, ok: bool = True) -> str:
-    command = [sys.executable, "-m", "lab.cli", "--state-dir", str(state.root), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode == 0) is ok, f"{arguments}: {done.stdout}{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def logs_of(state: StateDir) -> str:
-    """The end of every log, for the one who reads a failure."""
-    files = sorted([*state.logs.glob("*.log"), *state.root.glob("nodes/*/log/*.log")])
-    ends = (f"--- {path.name}\n" + path.read_text(errors="replace")[-3000:] for path in files)
-    return "\n".join(ends)
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    state = StateDir(tmp_path_factory.mktemp("lab") / "state")
-    run_cli(state, "up", "--convergence", f"{CONVERGENCE_S:g}s")
-    try:
-        yield Lab(state, plan_topology(3))
-        print(logs_of(state))
-    finally:
-        run_cli(state, "down")
-        assert leftovers(state) == ()
-        assert lab_namespaces() == ()
+    with lab_up(tmp_path_factory.mktemp("lab") / "state", CONVERGENCE_S) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +54,7 @@ def vm(lab: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
     lab.cli("vm", "create", name, "--node", "node1")
     yield name
     lab.cli("vm", "delete", name)
-    until(lambda: not _traces(lab, name), f"something of {name} is left", 20)
-
-
-def _traces(lab: Lab, name: str) -> list[str]:
-    return [trace for trace in remains(lab.state, lab.topology) if name in trace]
+    until(lambda: not traces(lab, name), f"something of {name} is left", 20)
 
 
 def test_ordinary_pods_reach_each_other_across_nodes(lab: Lab, client: str) -> None:
@@ -103,13 +62,9 @@ def test_ordinary_pods_reach_each_other_across_nodes(lab: Lab, client: str) -> N
     address = control.get(LabPod, "web").status.pod_ip
     await_echo(address, client)
     await_echo(address, names.netns(names.EXT))
-    assert _routes_to(lab, address)
+    assert traces(lab, address)
     lab.cli("pod", "delete", "web")
-    until(lambda: not _routes_to(lab, address), f"routes to {address} are left", 10)
-
-
-def _routes_to(lab: Lab, address: str) -> list[str]:
-    return [trace for trace in remains(lab.state, lab.topology) if address in trace]
+    until(lambda: not traces(lab, address), f"routes to {address} are left", 10)
 
 
 def test_vm_keeps_address_and_connection_through_two_migrations(
@@ -142,7 +97,7 @@ def test_a_vm_that_moves_on_before_the_route_is_back_to_normal_is_as_quick(
     stream = start_stream(lab.state, address)
     try:
         lab.cli("migrate", vm, "--to", "node2")
-        assert _metrics("node2", address) == [512]
+        assert metrics("node2", address) == [512]
         observed = measure(
             lab.state,
             lab.topology,
@@ -157,7 +112,7 @@ def test_a_vm_that_moves_on_before_the_route_is_back_to_normal_is_as_quick(
     row = row_of(observed)
     broken = [check for check in checks_of(row, CONVERGENCE_S) if not check.ok]
     assert not broken, f"{broken}\n{row}"
-    assert _metrics("node2", address) == []
+    assert metrics("node2", address) == []
 
 
 def test_two_vms_change_places_at_the_same_time(lab: Lab, client: str, vm: str) -> None:
@@ -173,9 +128,9 @@ def test_two_vms_change_places_at_the_same_time(lab: Lab, client: str, vm: str) 
             stream.close()
             assert outcome.survived, f"{name}: {outcome}"
             assert outcome.longest_gap_ms < 500, f"{name}: {outcome}"
-        until(lambda: _metrics("node2", addresses[vm]) == [1024], "no revert on node2", 20)
-        until(lambda: _metrics("node1", addresses["partner"]) == [1024], "no revert on node1", 20)
-        assert _metrics("node1", addresses[vm]) == _metrics("node2", addresses["partner"]) == []
+        until(lambda: metrics("node2", addresses[vm]) == [1024], "no revert on node2", 20)
+        until(lambda: metrics("node1", addresses["partner"]) == [1024], "no revert on node1", 20)
+        assert metrics("node1", addresses[vm]) == metrics("node2", addresses["partner"]) == []
     finally:
         lab.cli("vm", "delete", "partner")
 
@@ -187,12 +142,12 @@ def test_an_agent_killed_after_the_sign_comes_back_into_the_same_state(
     stream = start_stream(lab.state, address)
     try:
         job = control.create_migration(vm, "node2")
-        until(lambda: _metrics("node2", address) == [512], "the route was not raised", 20)
+        until(lambda: metrics("node2", address) == [512], "the route was not raised", 20)
         _kill_agent(lab, "node2")
         start_agent(lab.state, "node2")
         assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
-        until(lambda: _metrics("node2", address) == [1024], "the route did not revert", 30)
-        until(lambda: _metrics("node1", address) == [], "the source's route is left", 10)
+        until(lambda: metrics("node2", address) == [1024], "the route did not revert", 30)
+        until(lambda: metrics("node1", address) == [], "the source's route is left", 10)
         outcome = StreamReport(**stream.ask())
     finally:
         stream.close()
@@ -209,10 +164,10 @@ def test_an_agent_that_sleeps_through_the_sign_moves_the_route_when_it_wakes(
     until(lambda: _job_phase(job) in ("TargetReady", "Running"), "the target is not ready", 20)
     os.kill(agent.pid, signal.SIGKILL)
     assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
-    assert 512 not in _metrics("node2", address)
+    assert 512 not in metrics("node2", address)
     start_agent(lab.state, "node2")
     await_echo(address, client)
-    until(lambda: _metrics("node2", address) == [1024], "the route did not settle", 30)
+    until(lambda: metrics("node2", address) == [1024], "the route did not settle", 30)
 
 
 def _job_phase(job: LabMigration) -> str:
@@ -227,13 +182,6 @@ def _kill_agent(lab: Lab, node: str) -> None:
     agent = _agent(lab, node)
     os.kill(agent.pid, signal.SIGKILL)
     until(lambda: agent not in lab.state.ledger.alive(), "the agent does not die", 5)
-
-
-def _metrics(node: str, address: str) -> list[int]:
-    """Metrics of a node's own routes to a guest, best first."""
-    command = ["ip", "-n", names.netns(node), "-j", "route", "show", f"{address}/32"]
-    routes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout or b"[]")
-    return sorted(route.get("metric", 0) for route in routes if "gateway" not in route)
 
 
 def test_a_guest_that_makes_no_sign_arrives_all_the_same_and_the_report_says_late(
@@ -265,7 +213,7 @@ def test_a_guest_that_makes_no_sign_arrives_all_the_same_and_the_report_says_lat
 
 def test_a_launcher_pod_is_plumbed_as_kubevirts_bridge_binding_does(lab: Lab, vm: str) -> None:
     vmi = control.get(LabVMI, vm)
-    (launcher,) = _launchers(vmi)
+    (launcher,) = launchers(vmi)
     netns = names.pod_netns(launcher.metadata.name, launcher.metadata.uid)
     links = {link["ifname"]: link for link in _links(netns)}
     assert {"eth0", "eth0-nic", "k6t-eth0", "tap0"} <= set(links)
@@ -361,22 +309,13 @@ def test_vm_without_the_annotation_is_not_migrated(lab: Lab, vm: str) -> None:
 
 def test_vm_keeps_its_address_when_its_launcher_dies(lab: Lab, client: str, vm: str) -> None:
     before = control.get(LabVMI, vm)
-    (launcher,) = _launchers(before)
+    (launcher,) = launchers(before)
     control.delete(LabPod, launcher.metadata.name)
     until(lambda: _reborn(vm, before), "the VM did not come back", 30)
     after = control.get(LabVMI, vm)
     assert guest_ip(after) == guest_ip(before)
     assert after.status.interfaces[0].mac == before.status.interfaces[0].mac
     await_echo(guest_ip(after), client)
-
-
-def _launchers(vmi: LabVMI) -> list[LabPod]:
-    found = []
-    for pod in control.listing(LabPod):
-        owner = pod.metadata.controller()
-        if owner is not None and owner.uid == vmi.metadata.uid:
-            found.append(pod)
-    return found
 
 
 def _reborn(vm: str, before: LabVMI) -> bool:
@@ -439,7 +378,7 @@ def test_forged_launcher_is_refused_in_one_line(
         control.with_client(lambda api: api.delete(LabPod, name, namespace))
     until(lambda: not _cali_links("node3", besides="client"), "an interface is left on node3", 15)
     until(lambda: not any(name in ns for ns in lab_namespaces()), "its namespace is left", 15)
-    assert not [trace for trace in remains(lab.state, lab.topology) if "forged" in trace]
+    assert not traces(lab, "forged")
 
 
 def _ensure_namespace(namespace: str) -> None:
@@ -517,4 +456,4 @@ def test_deleting_a_vm_frees_its_address(lab: Lab) -> None:
     lab.cli("vm", "create", "brief", "--node", "node1")
     lab.cli("vm", "delete", "brief")
     assert control.find(LabVM, "brief") is None
-    until(lambda: not _traces(lab, "brief"), "something of the VM is left", 15)
+    until(lambda: not traces(lab, "brief"), "something of the VM is left", 15)

@@ -157,6 +157,19 @@ def test_a_source_whose_containers_take_long_to_end_stays_so_long() -> None:
     assert len(plan(world(*objects, late, guests=moved))) == 1
 
 
+def test_the_source_of_an_earlier_migration_is_finished_too() -> None:
+    """The instance's state names the later migration only."""
+    first = launcher("pod-0", "node3", name="virt-launcher-vm-first")
+    state = {"completed": True, "sourcePod": first.metadata.name, "endTimestamp": ago(60)}
+    status = {"phase": "Succeeded", "migrationState": state}
+    record = job("Succeeded").model_copy(
+        update={"status": kv.LabMigrationStatus.model_validate(status)}
+    )
+    finished = w.Patch(first, {"status": {"phase": "Succeeded"}}, status=True)
+    assert plan(running(first, record)) == [finished]
+    assert plan(running(first)) == []
+
+
 def test_the_target_of_a_dead_job_is_removed() -> None:
     target = launcher("pod-2", "node2", job=job())
     assert plan(running(job("Failed"), target)) == [w.Remove(target)]

@@ -1,0 +1,174 @@
+"""A lab that is up, for end-to-end tests: started, asked, taken down without a trace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from lab import control, names
+from lab.cluster import until
+from lab.objects import LabMigration, LabPod, LabVMI
+from lab.processes import lab_namespaces
+from lab.remains import remains
+from lab.state import StateDir
+from lab.teardown import leftovers
+from lab.tools import LabError
+from lab.topology import Topology, plan_topology
+from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.model.ipam import Attribute, Block
+from libtortie.model.keys import Blocks
+
+BUSY = ("a lab is up already", "another lab command is running")
+BUSY_DEADLINE_S = 900.0
+"""How long another lab of the same machine is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A running lab."""
+
+    state: StateDir
+    topology: Topology
+
+    def cli(self, *arguments: str, ok: bool = True) -> str:
+        """Run `lab …`; both outputs as one text."""
+        return run_cli(self.state, *arguments, ok=ok)
+
+    def kubectl(self, *arguments: str, ok: bool = True) -> str:
+        """Run the real kubectl."""
+        return self.cli("kubectl", "--", *arguments, ok=ok)
+
+
+def run_cli(state: StateDir, *arguments: str, ok: bool = True) -> str:
+    """Run `lab …` and insist on how it ends."""
+    done = call(state, *arguments)
+    assert (done.returncode == 0) is ok, f"{arguments}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def call(state: StateDir, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `lab …`."""
+    command = [sys.executable, "-m", "lab.cli", "--state-dir", str(state.root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+
+@contextmanager
+def lab_up(root: Path, convergence_s: float) -> Iterator[Lab]:
+    """A lab of three nodes; at the end nothing of it is left. Waits for another one's end."""
+    state = StateDir(root)
+    end = time.monotonic() + BUSY_DEADLINE_S
+    while (done := call(state, "up", "--convergence", f"{convergence_s:g}s")).returncode:
+        words = done.stdout + done.stderr
+        assert any(busy in words for busy in BUSY), words
+        assert time.monotonic() < end, words
+        time.sleep(2)
+    try:
+        yield Lab(state, plan_topology(3))
+        print(logs_of(state))
+    finally:
+        run_cli(state, "down")
+        assert leftovers(state) == ()
+        assert lab_namespaces() == ()
+
+
+def logs_of(state: StateDir) -> str:
+    """The end of every log, for the one who reads a failure."""
+    files = sorted([*state.logs.glob("*.log"), *state.root.glob("nodes/*/log/*.log")])
+    ends = (f"--- {path.name}\n" + path.read_text(errors="replace")[-3000:] for path in files)
+    return "\n".join(ends)
+
+
+def traces(lab: Lab, word: str) -> list[str]:
+    """What is left of a workload on nodes, ToR and in the datastore."""
+    return [trace for trace in remains(lab.state, lab.topology) if word in trace]
+
+
+def metrics(node: str, address: str) -> list[int]:
+    """Metrics of a node's own routes to a guest, best first."""
+    command = ["ip", "-n", names.netns(node), "-j", "route", "show", f"{address}/32"]
+    routes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout or b"[]")
+    return sorted(route.get("metric", 0) for route in routes if "gateway" not in route)
+
+
+def everywhere(address: str) -> dict[str, list[int]]:
+    """Own routes to a guest, by node; nodes without one are left out."""
+    found = {node.name: metrics(node.name, address) for node in plan_topology(3).nodes}
+    return {name: values for name, values in found.items() if values}
+
+
+def allocation(lab: Lab, address: str) -> Attribute | None:
+    """Who holds an address in IPAM; None when it is free."""
+    wanted = IPv4Address(address)
+    store = open_datastore(
+        DatastoreConfig(type="sqlite", sqlite_path=lab.state.database, node="", shared=True)
+    )
+    try:
+        for record in store.list(Blocks(4)).records:
+            if isinstance(record.value, Block) and wanted in record.value.cidr:
+                return record.value.attribute(record.value.ordinal(wanted))
+    finally:
+        store.close()
+    return None
+
+
+def launchers(vmi: LabVMI) -> list[LabPod]:
+    """Launcher pods of an instance, those that have finished too."""
+    found = []
+    for pod in control.listing(LabPod):
+        owner = pod.metadata.controller()
+        if owner is not None and owner.uid == vmi.metadata.uid:
+            found.append(pod)
+    return found
+
+
+def active_launcher(vm: str) -> LabPod:
+    """The one launcher of a VM that has not finished."""
+    (pod,) = [one for one in launchers(control.get(LabVMI, vm)) if not one.finished]
+    return pod
+
+
+def target_of(job: LabMigration) -> LabPod | None:
+    """A migration's target pod."""
+    for pod in control.listing(LabPod):
+        labels = pod.metadata.labels
+        if (labels.get("kubevirt.io"), labels.get("kubevirt.io/migrationJobUID")) == (
+            "virt-launcher",
+            job.metadata.uid,
+        ):
+            return pod
+    return None
+
+
+def assert_settled(lab: Lab, vm: str, address: str) -> None:
+    """A VM at rest: one owner, which is the pod it runs in; one route, on its node, not raised."""
+
+    def settled() -> bool:
+        vmi = control.get(LabVMI, vm)
+        here = vmi.status.node_name
+        found = allocation(lab, address)
+        if found is None or [one.finished for one in launchers(vmi)].count(False) != 1:
+            return False
+        return (
+            everywhere(address) == {here: [names.METRIC_NORMAL]}
+            and found.active.get("pod") == active_launcher(vm).metadata.name
+            and found.active.get("node") == here
+            and not found.alternate
+        )
+
+    try:
+        until(settled, "", 30)
+    except LabError:
+        found = allocation(lab, address)
+        vmi = control.get(LabVMI, vm)
+        pods = [(one.metadata.name, one.status.phase) for one in launchers(vmi)]
+        raise AssertionError(
+            f"{vm} on {vmi.status.node_name} is not settled: routes {everywhere(address)},"
+            f" allocation {found}, pods {pods}"
+        ) from None
