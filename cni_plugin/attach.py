@@ -18,8 +18,7 @@ from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
-from ipam.ownership import same_pod, same_sandbox
-from libtortie.errors import OwnerMismatch
+from ipam.ownership import Owners, refuse_rival, same_sandbox
 from libtortie.linux.port import Link
 from libtortie.model.ipam import Owner
 from libtortie.model.keys import Kind, Resources
@@ -71,16 +70,19 @@ class Attaching:
             return p.ipam.assign(
                 handle, owner, self._wanted(), previous_owner_gone=self._sandbox_gone
             )
-        self._refuse_impostor(before, owner)
+        lives = p.identify.pod_lives
+        for held in before:  # asked here first: IPAM asks with its lock held
+            refuse_rival(Owners(held.active, held.alternate), owner, lives, str(held.address))
         if not any(same_sandbox(o, owner) for a in before for o in (a.active, a.alternate)):
-            fresh = not before
-            self.undo.push(
-                "disown address", lambda: p.ipam.disown_vm(handle, owner, vm_deleting=fresh)
-            )
+            self.undo.push("disown address", lambda: self._disown(owner, fresh=not before))
         if workload.is_target:
-            return p.ipam.claim_vm_target(handle, owner)
+            return p.ipam.claim_vm_target(handle, owner, rival_lives=lives)
         return p.ipam.claim_vm(
-            handle, owner, self._wanted(), previous_owner_gone=p.identify.owner_gone
+            handle,
+            owner,
+            self._wanted(),
+            previous_owner_gone=p.identify.owner_gone,
+            rival_lives=lives,
         )
 
     def wire_veth(self, allocations: Allocations) -> tuple[Link, Link]:
@@ -152,25 +154,12 @@ class Attaching:
             return True
         return bool(uid) and not self.ports.identify.pod_lives(owner)
 
-    def _refuse_impostor(self, before: Allocations, claimant: Owner) -> None:
-        """A VM runs in one pod, plus one target per migration: whoever else lives, stays.
-
-        This is what a forged owner reference with the right UID meets.
-        """
-        migration = claimant.get("vmim-uid", "")
-        seat = "alternate" if migration else "active"
-        for allocation in before:
-            sitting = allocation.alternate if migration else allocation.active
-            if not sitting.get("pod") or same_pod(sitting, claimant):
-                continue
-            if migration and sitting.get("vmim-uid") != migration:
-                continue
-            if self.ports.identify.pod_lives(sitting):
-                raise OwnerMismatch(
-                    f"{seat} owner of {allocation.address} is pod {sitting.get('namespace')}/"
-                    f"{sitting['pod']}, which is alive; pod {claimant.get('namespace')}/"
-                    f"{claimant.get('pod')} may not take it over"
-                )
+    def _disown(self, owner: Owner, *, fresh: bool) -> None:
+        """Give up the claim. What the VM did not have before is freed, unless another pod of the
+        VM got it meanwhile: then it is the VM's for good."""
+        ipam, handle = self.ports.ipam, self.workload.handle_id
+        ours = fresh and all(same_sandbox(a.active, owner) for a in ipam.by_handle(handle))
+        ipam.disown_vm(handle, owner, vm_deleting=ours)
 
     def _mtu(self) -> int:
         """The configuration's, else the agent's file, else the default route's link, else 1500."""

@@ -31,7 +31,7 @@ from .allocate import (
 )
 from .attempts import AGAIN, DEFAULT_RETRY, Again, Attempts, Progress, Retry
 from .holdings import heal, holdings
-from .ownership import OwnerGone, Owners, nobody_is_gone
+from .ownership import OwnerGone, Owners, PodLives, nobody_is_gone, nobody_lives
 from .request import AddressRequest, Allocation, allocations, missing_families
 from .settings import (
     read_config,
@@ -128,28 +128,36 @@ class IPAMClient:
         want: AddressRequest,
         *,
         previous_owner_gone: OwnerGone = nobody_is_gone,
+        rival_lives: PodLives = nobody_lives,
     ) -> tuple[Allocation, ...]:
         """All addresses of a VM, with its new pod as active owner; missing families are added.
 
         The caller has verified the pod with the API. Addresses of another VM that had the same
-        name are handed over only when `previous_owner_gone` says so of their owner. Raises
-        `OwnerMismatch` naming both, and what `assign` raises.
+        name are handed over only when `previous_owner_gone` says so of their owner; another pod
+        of the VM keeps them while `rival_lives` says so of it. Both are asked in the middle of
+        the decision, about whoever holds the addresses then. Raises `OwnerMismatch` naming both,
+        and what `assign` raises.
         """
-        gone = _remembered(previous_owner_gone)
+        gone, lives = _remembered(previous_owner_gone), _remembered(rival_lives)
 
         def change(owners: Owners) -> Owners:
-            return ownership.claim(owners, owner, gone)
+            return ownership.claim(owners, owner, gone, lives)
 
         return self._allocate(_Job(handle_id, owner, want, change, nobody_is_gone))
 
-    def claim_vm_target(self, handle_id: str, owner: Owner) -> tuple[Allocation, ...]:
+    def claim_vm_target(
+        self, handle_id: str, owner: Owner, *, rival_lives: PodLives = nobody_lives
+    ) -> tuple[Allocation, ...]:
         """Make a migration target the alternate owner of every address of the VM.
 
         The caller knows that addresses persist (`ipam.persistence`). Raises `MigrationRefused`
-        when the VM has no address or belongs to another VM.
+        when the VM has no address or belongs to another VM, `OwnerMismatch` while `rival_lives`
+        says so of another target of the same migration.
         """
+        lives = _remembered(rival_lives)
         return self._loop.run(
-            f"claim {handle_id} for a target", lambda tx: vm.claim_target(tx, handle_id, owner)
+            f"claim {handle_id} for a target",
+            lambda tx: vm.claim_target(tx, handle_id, owner, lives),
         )
 
     def promote(self, handle_id: str, target: Owner) -> bool:

@@ -21,8 +21,17 @@ OwnerGone = Callable[[Owner], bool]
 """Says whether an owner is proved to exist no longer; False when in doubt."""
 
 
+PodLives = Callable[[Owner], bool]
+"""Says whether the pod of an owner exists and has not finished."""
+
+
 def nobody_is_gone(_: Owner) -> bool:
     """The answer of a caller that can prove nothing."""
+    return False
+
+
+def nobody_lives(_: Owner) -> bool:
+    """The answer of a caller that lets every claim of the VM's pods pass."""
     return False
 
 
@@ -116,13 +125,35 @@ def stopped(owner: Owner) -> dict[str, str]:
     return {key: owner[key] for key in keys if owner.get(key)}
 
 
-def claim(owners: Owners, claimant: Owner, gone: OwnerGone) -> Owners:
+def refuse_rival(owners: Owners, claimant: Owner, lives: PodLives, what: str) -> None:
+    """A VM runs in one pod, plus one target per migration: whoever else lives, stays.
+
+    This is what a forged owner reference with the right UID meets, and the slower of two pods
+    that claim at once. `what` names the address. Raises `OwnerMismatch` naming both.
+    """
+    migration = claimant.get("vmim-uid", "")
+    sitting = owners.alternate if migration else owners.active
+    if not is_pod(sitting) or same_pod(sitting, claimant):
+        return
+    if migration and sitting.get("vmim-uid") != migration:
+        return
+    if lives(sitting):
+        raise OwnerMismatch(
+            f"{'alternate' if migration else 'active'} owner of {what} is {_pod_text(sitting)}, "
+            f"which is alive; {_pod_text(claimant)} may not take it over"
+        )
+
+
+def claim(
+    owners: Owners, claimant: Owner, gone: OwnerGone, lives: PodLives = nobody_lives
+) -> Owners:
     """Make a pod of the VM the active owner.
 
-    Allowed over nobody, the same pod, the stopped VM, and another pod of the same VM (the
-    caller verified with the API that the VM's controller made this pod). Another VM of the same
-    name must be gone. Raises `OwnerMismatch` naming both.
+    Allowed over nobody, the same pod, the stopped VM, and another pod of the same VM that does
+    not live (the caller verified with the API that the VM's controller made this pod). Another
+    VM of the same name must be gone. Raises `OwnerMismatch` naming both.
     """
+    refuse_rival(owners, claimant, lives, "the address")
     strangers = [o for o in (owners.active, owners.alternate) if o and not same_vm(o, claimant)]
     for stranger in strangers:
         if not gone(stranger):
@@ -136,12 +167,13 @@ def claim(owners: Owners, claimant: Owner, gone: OwnerGone) -> Owners:
     return Owners(_refreshed(owners.active, claimant), alternate)
 
 
-def claim_target(owners: Owners, target: Owner) -> Owners:
+def claim_target(owners: Owners, target: Owner, lives: PodLives = nobody_lives) -> Owners:
     """Make a migration target the alternate owner, in place of any older target.
 
     A target that was promoted already stays active. Raises `MigrationRefused` when the address
-    belongs to another VM.
+    belongs to another VM, `OwnerMismatch` when another target of this migration lives.
     """
+    refuse_rival(owners, target, lives, "the address")
     current = owners.active or owners.alternate
     if current and not same_vm(current, target):
         raise MigrationRefused(

@@ -13,13 +13,15 @@ from . import block as blocks
 from . import ownership
 from .attempts import AGAIN, Again
 from .holdings import Held, Holdings, heal, holdings, set_counts
-from .ownership import Owners
+from .ownership import Owners, PodLives
 from .request import Allocation, allocations
 from .settings import read_config, require_ready
 from .transaction import Transaction
 
 
-def claim_target(tx: Transaction, handle_id: str, target: Owner) -> tuple[Allocation, ...] | Again:
+def claim_target(
+    tx: Transaction, handle_id: str, target: Owner, lives: PodLives
+) -> tuple[Allocation, ...] | Again:
     """Make a migration target the alternate owner of everything the VM holds.
 
     That addresses persist was decided before, where the pod was identified (`persistence`).
@@ -30,7 +32,7 @@ def claim_target(tx: Transaction, handle_id: str, target: Owner) -> tuple[Alloca
         return AGAIN
     if not found.held:
         raise MigrationRefused(f"migration target pod but no IP allocated to VM handle {handle_id}")
-    change_owners(tx, found, lambda owners: ownership.claim_target(owners, target))
+    change_owners(tx, found, lambda owners: ownership.claim_target(owners, target, lives))
     return allocations(holdings(tx, handle_id))
 
 

@@ -65,7 +65,6 @@ class CalledNode(NodeProcess):
         super().__init__(root, name, api=True, **{"default_pools": "none", **config})
         pool = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24", "blockSize": 26})
         self.store.create(pool.key, pool.value)
-        self.program = root / "tortie"
         script = (
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
             "from cni_plugin.wiring import main\nmain()\n"
@@ -74,7 +73,7 @@ class CalledNode(NodeProcess):
         text = executable(
             str(root / "run" / "cni.sock"), str(root / "tortie-cni"), "/usr/bin/python3"
         )
-        replace_file(self.program, text, 0o755)
+        replace_file(root / "tortie", text, 0o755)
 
     def _start_api(self) -> None:
         self.inside(self.server.start)
@@ -102,9 +101,19 @@ class CalledNode(NodeProcess):
         self.namespaces.remove(f"{self.name}-{container}")
 
     def begin(
-        self, verb: str, pod: str, container: str, *, netns: str = "", **settings: Any
+        self,
+        verb: str,
+        pod: str,
+        container: str,
+        *,
+        netns: str = "",
+        program: str = "tortie",
+        **settings: Any,
     ) -> subprocess.Popen[bytes]:
-        """Run the installed executable as a runtime does; do not wait for it."""
+        """Run the installed executable as a runtime does; do not wait for it.
+
+        `program` is `tortie` or, past a running agent, `tortie-cni`.
+        """
         env = {
             "PATH": os.environ["PATH"],
             "CNI_COMMAND": verb,
@@ -129,7 +138,7 @@ class CalledNode(NodeProcess):
             **settings,
         }
         process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{self.name}", str(self.program)],
+            ["nsenter", f"--net=/run/netns/{self.name}", str(self.root / program)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
