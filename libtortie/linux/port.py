@@ -41,7 +41,10 @@ class RouteType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A network interface. `kind` is e.g. `veth`, `bridge`, or empty for physical ones."""
+    """A network interface. `kind` is e.g. `veth`, `bridge`, or empty for physical ones.
+
+    `alias` is its owner's note on it (IFLA_IFALIAS; `ip link` shows it), or empty.
+    """
 
     ifindex: int
     name: str
@@ -51,6 +54,7 @@ class Link:
     kind: str = ""
     master: int = 0
     peer_ifindex: int = 0
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class VethPair:
     """A pod's veth, each end created in its final namespace.
 
     `pod_netns` is a path; `pod_mac` empty lets the kernel choose. MACs are lower-case.
+    `alias` is for the host end, at most 254 bytes; empty leaves what is there.
     """
 
     host_name: str
@@ -86,6 +91,7 @@ class VethPair:
     mtu: int
     pod_mac: str = ""
     queues: int = 1
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,14 @@ def _ensure_once(host: Space, pod: Space, pair: VethPair) -> tuple[Link, Link] |
     if near is not None:
         far = _far_end(host, pod, pair, near)
         if far is not None:
-            _correct(host, near.link, pair.mtu, pair.host_mac)
+            _correct(host, near.link, pair.mtu, pair.host_mac, pair.alias)
             _correct(pod, far, pair.mtu, pair.pod_mac)
             return _read(host, pod, pair)
         host.delete_link(pair.host_name)
     if not _create(host, pod, pair):
         return None
+    if pair.alias:  # the kernel takes no alias in the request that makes a link
+        host.change_link(pair.host_name, alias=pair.alias)
     pod.change_link(pair.pod_name, up=True)
     return _read(host, pod, pair)
 
@@ -88,9 +90,11 @@ def _create(host: Space, pod: Space, pair: VethPair) -> bool:
     return False
 
 
-def _correct(space: Space, link: Link, mtu: int, mac: str) -> None:
+def _correct(space: Space, link: Link, mtu: int, mac: str, alias: str = "") -> None:
     new_mtu = mtu if mtu and link.mtu != mtu else None
     new_mac = mac if mac and link.mac != mac.lower() else None
     new_up = None if link.up else True
-    if new_mtu is not None or new_mac is not None or new_up is not None:
-        space.change_link(link.name, mtu=new_mtu, mac=new_mac, up=new_up)
+    new_alias = alias if alias and link.alias != alias else None
+    changes = {"mtu": new_mtu, "mac": new_mac, "up": new_up, "alias": new_alias}
+    if any(value is not None for value in changes.values()):
+        space.change_link(link.name, **changes)

@@ -26,6 +26,7 @@ IFF_UP = 0x1
 _RTEXT_FILTER_SKIP_STATS = 8
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 1, 3, 4, 5, 10
 _IFLA_LINKINFO, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID, _IFLA_INFO_KIND = 18, 29, 37, 1
+_IFLA_IFALIAS = 20
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x02
 _NETNSA_NSID = 1
 ATTRIBUTE = struct.Struct("=HH")
@@ -87,6 +88,7 @@ def link_change(
     master: int | None = None,
     name: str | None = None,
     netns_fd: int | None = None,
+    alias: str | None = None,
 ) -> bytes:
     """RTM_NEWLINK on an existing link: only what is given changes."""
     wanted = {
@@ -95,6 +97,7 @@ def link_change(
         "IFLA_MASTER": master,
         "IFLA_IFNAME": name,
         "IFLA_NET_NS_FD": netns_fd,
+        "IFLA_IFALIAS": alias,
     }
     attrs = [(key, value) for key, value in wanted.items() if value is not None]
     return encode(ifinfmsg, {"index": ifindex, **_up(up)}, attrs)
@@ -179,6 +182,7 @@ def parse_link(body: memoryview) -> LinkAnswer | None:
         kind=kind,
         master=u32(found.get(_IFLA_MASTER)),
         peer_ifindex=u32(found.get(_IFLA_LINK)) if kind == "veth" else 0,
+        alias=_text(found.get(_IFLA_IFALIAS)),
     )
     nsid = found.get(_IFLA_LINK_NETNSID)
     return LinkAnswer(link, None if nsid is None else struct.unpack("=i", nsid)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 
 import pytest
@@ -69,6 +70,21 @@ def test_macs_are_lower_case_and_may_be_the_kernels_choice(host: Kernel, pod_pat
 def test_ensure_veth_again_finds_the_pair(host: Kernel, pod_path: str) -> None:
     first = host.ensure_veth(pair_to(pod_path))
     assert host.ensure_veth(pair_to(pod_path)) == first
+
+
+def test_the_alias_is_on_the_host_end_and_follows_the_asker(
+    host: Kernel, pod: Kernel, pod_path: str
+) -> None:
+    plain = pair_to(pod_path)
+    near, far = host.ensure_veth(replace(plain, alias="tortie:net/c1"))
+    assert (near.alias, far.alias) == ("tortie:net/c1", "")
+    assert host.link("cali1") == near
+    assert near in host.links()
+    assert host.ensure_veth(plain)[0].alias == "tortie:net/c1", "no alias asked for: left alone"
+    longest = "tortie:" + "n" * 247
+    again, _ = host.ensure_veth(replace(plain, alias=longest))
+    assert again == replace(near, alias=longest)
+    assert pod.link("eth0") == far
 
 
 def test_ensure_veth_corrects_the_pair_in_place(host: Kernel, pod: Kernel, pod_path: str) -> None:

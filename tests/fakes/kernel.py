@@ -233,7 +233,7 @@ class FakeKernel:
             if pair.host_name not in self.space.links:
                 self._create(pod, pair)
             ends = self.space.links[pair.host_name], pod.links[pair.pod_name]
-            _correct(self.space, ends[0], pair.mtu, pair.host_mac)
+            _correct(self.space, ends[0], pair.mtu, pair.host_mac, pair.alias)
             _correct(pod, ends[1], pair.mtu, pair.pod_mac)
             return self.space.links[pair.host_name], pod.links[pair.pod_name]
 
@@ -419,8 +419,14 @@ class FakeKernel:
         raise NotFound(f"no sysctl {name} in this namespace")
 
 
-def _correct(space: Space, link: Link, mtu: int, mac: str) -> None:
-    wanted = replace(link, mtu=mtu or link.mtu, mac=mac.lower() or link.mac, up=True)
+def _correct(space: Space, link: Link, mtu: int, mac: str, alias: str = "") -> None:
+    wanted = replace(
+        link,
+        mtu=mtu or link.mtu,
+        mac=mac.lower() or link.mac,
+        up=True,
+        alias=alias or link.alias,
+    )
     if wanted != link:
         space.change(wanted)
 
