@@ -105,8 +105,6 @@ class EtcdCluster:
             channel, token = self._current(), None
             try:
                 token = self._require_token(channel, deadline)
-                if not repeatable and not channel.proven:
-                    self._prove(channel, messages.probe(request), deadline, token)
                 seconds = self._share(deadline, divided=repeatable)
                 return channel.call(method, request, seconds, _metadata(token))
             except Failure as problem:
@@ -131,13 +129,6 @@ class EtcdCluster:
         """Seconds for one endpoint: what is left, or part of it where there are others to ask."""
         left = max(deadline - time.monotonic(), 0.01)
         return min(left, self.timing.attempt) if divided and len(self._channels) > 1 else left
-
-    def _prove(self, channel: Channel, probe: Message, deadline: float, token: str) -> None:
-        """A write to a server that never answers would be in doubt: ask something else first."""
-        try:
-            channel.call("range", probe, self._share(deadline, divided=True), _metadata(token))
-        except Failure as problem:
-            raise problem.before_the_request() from problem
 
     def _require_token(self, channel: Channel, deadline: float) -> str:
         """The token in force, asked for if there is none; empty where none is needed."""

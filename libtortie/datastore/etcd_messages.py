@@ -53,11 +53,6 @@ def where_are_we(path: str) -> Message:
     return pb.RangeRequest(key=name_of(path), count_only=True)
 
 
-def probe(write: Message) -> Message:
-    """A read of what a write is about, that any member answers by itself."""
-    return pb.RangeRequest(key=write.compare[0].key, count_only=True, serializable=True)
-
-
 def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> Message:
     """All operations or none; when none, the rows of all their keys without their values."""
     return pb.TxnRequest(

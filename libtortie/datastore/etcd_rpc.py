@@ -100,7 +100,8 @@ _NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
 class Channel:
     """A connection to one endpoint, made when first used and again when it broke.
 
-    `proven` is whether it answered since it last failed.
+    A server that accepts and says nothing has not let it be made: gRPC waits for the server's
+    first frame, for `Timing.attempt`. So nothing is sent to it that could be in doubt.
     """
 
     def __init__(
@@ -108,7 +109,6 @@ class Channel:
     ) -> None:
         self.target = target
         self.tls = tls
-        self.proven = False
         options = _options(timing)
         if tls is None:
             self._channel = grpc.insecure_channel(target, options)
@@ -125,15 +125,11 @@ class Channel:
     def call(self, method: str, request: Message, seconds: float, metadata: Metadata) -> Message:
         """One round trip. Raises `Failure`."""
         try:
-            answer = self._methods[method](request, timeout=seconds, metadata=metadata)
+            return self._methods[method](request, timeout=seconds, metadata=metadata)
         except grpc.RpcError as error:
-            problem = failure_of(error, self.target)
-            self.proven = self.proven and not problem.again
-            raise problem from error
+            raise failure_of(error, self.target) from error
         except ValueError as error:  # a closed channel
             raise _lost(self.target, error) from error
-        self.proven = True
-        return answer
 
     def watch(self, requests: Iterator[Message], metadata: Metadata) -> Stream:
         """Open a stream of watch responses. Raises `Failure`."""

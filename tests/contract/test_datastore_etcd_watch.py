@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -107,21 +108,32 @@ def test_a_frozen_member_is_left_for_another(trio: list[EtcdMember]) -> None:
 def test_a_member_cut_off_from_the_others_answers_nothing_old(trio: list[EtcdMember]) -> None:
     """Two members stop: the third has no leader. It refuses, and its watches break and recover."""
     third = trio[2]
-    with closing(store_at(third.url)) as store, following(store) as follow:
+    hasty = replace(BRISK, patience=0.5)
+    with (
+        closing(store_at(third.url)) as store,
+        closing(store_at(third.url, timing=hasty)) as impatient,
+        following(store) as follow,
+        following(impatient) as broken,
+    ):
         add(store, "a")
         follow.expect("a")
+        broken.expect("a")
         for one in trio[:2]:
             one.freeze()
-        for call in (lambda: store.get(HandleKey("a")), lambda: store.list(Handles())):
-            with pytest.raises(Unavailable):
+        error = broken.end()
+        assert isinstance(error, Unavailable)
+        assert "no leader" in str(error)
+        for call in (
+            lambda: store.get(HandleKey("a")),
+            lambda: store.list(Handles()),
+            lambda: store.create(HandleKey("b"), handle()),
+        ):
+            with pytest.raises(Unavailable, match="no leader"):
                 call()
-        with pytest.raises(Unavailable):
-            store.create(HandleKey("b"), handle())
         for one in trio[:2]:
             one.thaw()
         add(store, "c")
-        follow.until("c")
-        assert [name for name in follow.seen if name != "b"] == ["a", "c"]
+        follow.expect("a", "c")
 
 
 # -- watches
