@@ -61,12 +61,12 @@ class NodeProcess:
         self.vmi_uid = ""
         self.module = "felix_shim.agent"
         self._make_namespace()
-        self.store = SqliteDatastore(root / "tortie.db", node=NODE, shared=True)
+        database = config.setdefault("sqlite_path", str(root / "tortie.db"))
+        self.store = SqliteDatastore(Path(database), node=NODE, shared=True)
         self.config = {
             "nodename": NODE,
             "nodename_file": str(root / "nodename"),
             "ip": "172.31.1.2/24",
-            "sqlite_path": str(root / "tortie.db"),
             "sqlite_shared": True,
             "run_dir": str(root / "run"),
             "state_dir": str(root / "state"),
