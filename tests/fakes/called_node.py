@@ -62,6 +62,7 @@ class CalledNode(NodeProcess):
     def __init__(self, root: Path, name: str, **config: Any) -> None:
         self.world = CniWorld(root / "world")
         self.server = ApiServer(api=self.world.kube.api, port=API_PORT)
+        self.address = ""
         super().__init__(root, name, api=True, **{"default_pools": "none", **config})
         pool = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24", "blockSize": 26})
         self.store.create(pool.key, pool.value)
