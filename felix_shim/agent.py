@@ -33,6 +33,7 @@ from felix_shim.cluster import scopes
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.config import NodeConfig, load_config
 from felix_shim.crew import Crew
+from felix_shim.datastore_id import init_datastore, open_remembered
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Announcements
 from felix_shim.drivers.bird import Bird
@@ -56,7 +57,6 @@ from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id, write_durably
 from felix_shim.world import World
 from ipam.client import IPAMClient
-from libtortie.datastore.open import open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
@@ -106,14 +106,33 @@ class Hands:
 @click.option(
     "--config", "path", default="", help=f"Configuration file (default {DEFAULT_CONFIG})."
 )
-def main(path: str) -> None:
+@click.option(
+    "--init-datastore",
+    "init",
+    is_flag=True,
+    help="Make this node's SQLite file, or accept the one that is there, in place of the one this "
+    "node remembers; then exit.",
+)
+def main(path: str, init: bool) -> None:
     """The node agent: serves CNI, programs policy and routes, follows live migrations."""
     try:
         config = load_config(path or DEFAULT_CONFIG, required=bool(path), environ=os.environ)
+        if init:
+            click.echo(_init_datastore(config))
+            return
         log = open_log(config.log_file, config.log_level, config.node)
     except InvalidInput as error:
         raise click.ClickException(str(error)) from error
     sys.exit(run(config, log))
+
+
+def _init_datastore(config: NodeConfig) -> str:
+    """The one file, with no agent running meanwhile. Raises `ClickException`."""
+    try:
+        with take_lock(Path(config.run_dir) / "agent.lock"):
+            return init_datastore(config.datastore(config.node), config.datastore_id_file)
+    except (TortieError, OSError) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def run(config: NodeConfig, log: JsonLog) -> int:
@@ -160,7 +179,7 @@ def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | Non
     wanted = config.datastore(config.node)
     while not crew.over.is_set():
         try:
-            return open_datastore(wanted)
+            return open_remembered(wanted, config.datastore_id_file)
         except Unavailable as error:
             log.warning("datastore_unavailable", reason=first_line(error))
             crew.over.wait(OPEN_RETRY_SECONDS)

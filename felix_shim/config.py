@@ -163,6 +163,11 @@ class NodeConfig(Access):
         return Path(self.state_dir) / "migration-state.json"
 
     @property
+    def datastore_id_file(self) -> Path:
+        """Where the node remembers which SQLite file is its datastore."""
+        return Path(self.state_dir) / "datastore-id"
+
+    @property
     def bird_socket(self) -> Path:
         """BIRD's control socket."""
         return Path(self.bird.control_socket or Path(self.run_dir) / "bird.ctl")

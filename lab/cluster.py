@@ -144,7 +144,7 @@ def in_api(work: Callable[[], T]) -> T:
 def fill_datastore(state: StateDir, convergence: str) -> None:
     """Pool, BGP configuration and agent settings."""
     store = open_datastore(
-        DatastoreConfig(type="sqlite", sqlite_path=state.database, node="", shared=True)
+        DatastoreConfig(type="sqlite", sqlite_path=state.database, shared=True, create=True)
     )
     try:
         for key, resource in seed.resources(convergence):

@@ -17,12 +17,18 @@ SQLITE_PATH = Path("/var/lib/tortie/tortie.db")
 
 @dataclass(frozen=True, slots=True)
 class DatastoreConfig:
-    """Which backend, and where; `node` is "" for a tool that is no node."""
+    """Which backend, and where; `node` is "" for a tool that is no node.
+
+    `create` and `known_id` are for SQLite: whether a file that is missing is made (the agent's and
+    the lab's to say, never the plugin's or a tool's), and the id that the file must have.
+    """
 
     type: str = "sqlite"
     sqlite_path: Path = SQLITE_PATH
     node: str = ""
     shared: bool = False
+    create: bool = False
+    known_id: str = ""
     etcd_endpoints: str = ""
     etcd_ca_cert_file: str = ""
     etcd_cert_file: str = ""
@@ -51,7 +57,13 @@ def open_datastore(config: DatastoreConfig) -> Datastore:
         raise InvalidInput(f"datastore type {config.type}: etcd's settings are for type etcdv3")
     match config.type:
         case "sqlite":
-            return SqliteDatastore(config.sqlite_path, node=config.node, shared=config.shared)
+            return SqliteDatastore(
+                config.sqlite_path,
+                node=config.node,
+                shared=config.shared,
+                create=config.create,
+                known_id=config.known_id,
+            )
         case "etcdv3":
             return _open_etcd(config)
         case "memory":

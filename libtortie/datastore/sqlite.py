@@ -8,13 +8,15 @@ part of one). What can be lost so is an address handed out in the final moments:
 with the host, but a VM first started then may come back with another address.
 
 The file remembers the first node that opened it and refuses another unless `shared`: two hosts
-that each believe in a file of their own would hand out the same addresses.
+that each believe in a file of their own would hand out the same addresses. Each file has an id
+(a UUID), by which a node that remembers it notices that its file was lost or exchanged.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -47,17 +49,20 @@ class SqliteDatastore(LoggedStore):
         *,
         node: str = "",
         shared: bool = False,
+        create: bool = True,
+        known_id: str = "",
         timeout: float = 5.0,
         history: int = HISTORY,
         now: Callable[[], datetime] = utc_now,
         new_uid: Callable[[], str] = random_uid,
     ) -> None:
-        """Open the file, creating it if it never existed.
+        """Open the file; make it if it never existed and `create` says so.
 
-        `node` "" reads and writes without being anyone (command line). `timeout` seconds is how
-        long a write waits for others. Raises `InvalidInput` for a second node or an unsuitable
-        file system, `Malformed` for a file that is not ours, `Unavailable` for one that cannot
-        be opened.
+        `node` "" reads and writes without being anyone (command line). `known_id` "" takes any
+        file, else only the one with this id. `timeout` seconds is how long a write waits for
+        others. Raises `InvalidInput` for a second node or an unsuitable file system, `Malformed`
+        for a file that is not ours, is another or was lost, `Unavailable` for one that cannot be
+        opened.
         """
         super().__init__(Stamps(now, new_uid))
         self._timeout = timeout
@@ -65,10 +70,13 @@ class SqliteDatastore(LoggedStore):
         self._write_lock = threading.Lock()
         self._follower: Follower | None = None
         self._follower_lock = threading.Lock()
-        self._file = SqliteFile(path, timeout)
+        self._file = SqliteFile(path, timeout, create=create, known_id=known_id)
+        self.id = self._file.id
+        """The file's id; "" for one older than ids that no node has opened since."""
         try:
             if node:
                 self._remember_node(node, shared)
+                self._give_id()
         except BaseException:
             self._file.close()
             raise
@@ -130,6 +138,12 @@ class SqliteDatastore(LoggedStore):
         follower = self._follower
         if follower is not None:
             follower.signal.bump()
+
+    def _give_id(self) -> None:
+        """A file from before files had ids gets one."""
+        if not self.id:
+            with self._writing() as rows:
+                self.id = rows.remember("id", str(uuid.uuid4()))
 
     def _remember_node(self, node: str, shared: bool) -> None:
         with self._reading() as rows:

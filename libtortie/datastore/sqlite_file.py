@@ -1,9 +1,10 @@
 """One SQLite file and the connections to it: created whole, recognised, guarded, translated.
 
 What it promises: the file is never created where one may have been lost (a stray `-wal`, an
-empty file); a file of another program, a newer schema, or on a network file system is refused;
-a file replaced beneath an open store is noticed before anything is read or written; every
-`sqlite3` error becomes one of ours that names the file and the fix.
+empty file, an id that somebody remembers), nor by a caller who may not; a file of another
+program, a newer schema, or on a network file system is refused; a file replaced beneath an open
+store is noticed before anything is read or written; every `sqlite3` error becomes one of ours
+that names the file and the fix.
 
 Never open the file other than through SQLite in a process that uses it: closing any descriptor
 of it drops all of the process' POSIX locks, SQLite's among them.
@@ -45,8 +46,14 @@ NETWORK_FILE_SYSTEMS = frozenset(
 class SqliteFile:
     """A pool of connections to one file; each connection serves one thread at a time."""
 
-    def __init__(self, path: Path, timeout: float) -> None:
-        """`timeout` seconds is how long to wait for another writer."""
+    def __init__(
+        self, path: Path, timeout: float, *, create: bool = True, known_id: str = ""
+    ) -> None:
+        """`timeout` seconds is how long to wait for another writer.
+
+        A file that is missing is made if `create` says so, unless `known_id`, the id of the one
+        that was there, is known.
+        """
         self.path = path
         self._timeout = timeout
         self._idle: list[sqlite3.Connection] = []
@@ -55,10 +62,13 @@ class SqliteFile:
         with self.translated():
             _refuse_network(path)
             if not _present(path):
+                _require_new(path, create, known_id)
                 _create(path)
             self._identity = _identity(path)
             with self.connection() as connection:
                 _recognise(path, connection)
+                self.id = _read_id(connection)
+            _require_id(path, self.id, known_id)
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
@@ -198,6 +208,37 @@ def _present(path: Path) -> bool:
     return path.exists()
 
 
+def _require_new(path: Path, create: bool, known_id: str) -> None:
+    """Raise unless a missing file may be made: an empty datastore frees every address in use."""
+    if known_id:
+        raise Malformed(
+            f"{path} is missing, and this node's datastore was {known_id}: restore it from a "
+            f"backup; {_NEW_MEANT}"
+        )
+    if not create:
+        raise Unavailable(f"{path} does not exist: only tortie-node makes it, has it run here?")
+
+
+def _require_id(path: Path, found: str, known_id: str) -> None:
+    if known_id and found != known_id:
+        raise Malformed(
+            f"{path} is datastore {found or 'without an id'}, and this node's was {known_id}: put "
+            f"that one back; {_NEW_MEANT}"
+        )
+
+
+_NEW_MEANT = (
+    "if another is meant, and no address in use shall be kept, say so once with "
+    "`tortie-node --init-datastore`"
+)
+
+
+def _read_id(connection: sqlite3.Connection) -> str:
+    """What tells this file from all others; "" in one that is older than ids."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'id'").fetchone()
+    return "" if row is None else str(row[0])
+
+
 def _create(path: Path) -> None:
     """Make the file complete under another name, then give it its own, unless someone just did."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -206,6 +247,7 @@ def _create(path: Path) -> None:
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = OFF")
             connection.executescript(_SCHEMA)
+            connection.execute("INSERT INTO meta VALUES ('id', ?)", (str(uuid.uuid4()),))
             connection.execute("PRAGMA journal_mode = WAL")
         _sync(draft, os.O_RDWR)
         os.link(draft, path)

@@ -66,7 +66,7 @@ def test_an_update_may_mend_a_malformed_value() -> None:
 def test_a_watch_from_a_revision_of_another_store_is_compacted(
     tmp_path: Path, kind: str, revision: str
 ) -> None:
-    store = open_datastore(DatastoreConfig(type=kind, sqlite_path=tmp_path / "t.db"))
+    store = open_datastore(DatastoreConfig(type=kind, sqlite_path=tmp_path / "t.db", create=True))
     with store.watch(Handles(), revision) as watch, pytest.raises(Compacted):
         next(iter(watch))
     store.close()
@@ -74,7 +74,7 @@ def test_a_watch_from_a_revision_of_another_store_is_compacted(
 
 def test_open_datastore_by_type(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
-    store = open_datastore(DatastoreConfig(type="sqlite", sqlite_path=path, node="n1"))
+    store = open_datastore(DatastoreConfig(type="sqlite", sqlite_path=path, node="n1", create=True))
     assert isinstance(store, SqliteDatastore)
     store.create(HandleKey("h"), Handle({}))
     store.close()
