@@ -89,7 +89,7 @@ class EtcdDatastore:
         path = path_of(key)
         if revision is not None:
             self._apply([Delete(key, revision)])
-        elif not self._cluster.write(messages.removal(path)).succeeded:
+        elif not messages.outcome_of(self._cluster.write(messages.removal(path))).succeeded:
             raise NotFound(f"{path} does not exist")
 
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
@@ -133,11 +133,12 @@ class EtcdDatastore:
         for place, data in self._inherited(ops, payloads).items():
             payloads[place] = data
         answer = self._cluster.write(messages.transaction(ops, payloads))
-        if not answer.succeeded:
+        outcome = messages.outcome_of(answer)
+        if not outcome.succeeded:
             for op, stored in zip(ops, messages.rows_read(answer), strict=True):
                 verify(op, stored)
             raise Conflict("etcd refused the commit, yet everything is as expected: try again")
-        revision = str(answer.header.revision)
+        revision = str(outcome.revision)
         return tuple(
             None if data is None else Record(op.key, decode(op.key, data), revision)
             for op, data in zip(ops, payloads, strict=True)

@@ -66,9 +66,10 @@ class EtcdCluster:
         """One answer, from whichever endpoint gives it within the deadline."""
         return self._call(method, request, repeatable=True)
 
-    def write(self, request: Message) -> Message:
+    def write(self, request: bytes) -> bytes:
         """The answer of a transaction. `Unavailable` may mean that it was carried out."""
-        return self._call("txn", request, repeatable=False)
+        answer: bytes = self._call("txn", request, repeatable=False)
+        return answer
 
     def watch(self, requests: Iterator[Message]) -> tuple[Stream, Callable[[Failure], None]]:
         """A stream, and whom to tell why it failed. Raises `Failure`."""

@@ -8,19 +8,37 @@ a transaction without any read could be judged by a member that lags behind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from libtortie.datastore.etcd_rpc import Message, pb
+from libtortie.datastore.etcd_wire import fields, number, text
 from libtortie.datastore.port import Check, Create, Delete, Op
 from libtortie.datastore.records import Change, Stored
-from libtortie.errors import InvalidInput
+from libtortie.errors import InvalidInput, Malformed, Unavailable
 from libtortie.model.keys import path_of
 
 MAX_OPS = 128
 """etcd's default `--max-txn-ops`."""
 
+# Field numbers and enumerations of etcd's rpc.proto: TxnRequest, RequestOp, Compare, TxnResponse.
+_COMPARE, _SUCCESS, _FAILURE = 1, 2, 3
+_RANGE, _PUT, _DELETE = 1, 2, 3
+_EQUAL, _GREATER = 0, 1
+_VERSION, _MOD = 0, 2
+_HEADER, _SUCCEEDED, _REVISION = 1, 2, 3
+_KEYS_ONLY = number(8, 1)
+
 _LARGEST = 2**63 - 1
 _NEVER = -1
 """A revision that no key has: not even an absent one, which has 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A transaction's answer without what its operations said."""
+
+    succeeded: bool
+    revision: int
 
 
 def name_of(path: str) -> bytes:
@@ -53,40 +71,29 @@ def where_are_we(path: str) -> Message:
     return pb.RangeRequest(key=name_of(path), count_only=True)
 
 
-def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> Message:
+def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> bytes:
     """All operations or none; when none, the rows of all their keys without their values."""
-    return pb.TxnRequest(
-        compare=[_expectation(op) for op in ops],
-        success=[
-            change
-            for op, payload in zip(ops, payloads, strict=True)
-            if (change := _change(op, payload)) is not None
-        ],
-        failure=[
-            pb.RequestOp(
-                request_range=pb.RangeRequest(key=name_of(path_of(op.key)), keys_only=True)
-            )
-            for op in ops
-        ],
+    keys = [name_of(path_of(op.key)) for op in ops]
+    changes = map(_change, ops, keys, payloads)
+    return b"".join(
+        [
+            *(text(_COMPARE, _expectation(op, key)) for op, key in zip(ops, keys, strict=True)),
+            *(text(_SUCCESS, change) for change in changes if change is not None),
+            *(text(_FAILURE, text(_RANGE, text(1, key) + _KEYS_ONLY)) for key in keys),
+        ]
     )
 
 
-def removal(path: str) -> Message:
+def removal(path: str) -> bytes:
     """Remove a key at whatever revision, if it is there."""
-    return pb.TxnRequest(
-        compare=[
-            pb.Compare(
-                key=name_of(path), target=pb.Compare.VERSION, result=pb.Compare.GREATER, version=0
-            )
-        ],
-        success=[_removed(path)],
-    )
+    key = name_of(path)
+    exists = number(1, _GREATER) + number(2, _VERSION) + text(3, key) + number(4, 0)
+    return text(_COMPARE, exists) + text(_SUCCESS, text(_DELETE, text(1, key)))
 
 
-def reading(paths: Iterable[str]) -> Message:
+def reading(paths: Iterable[str]) -> bytes:
     """Read several keys at one revision."""
-    reads = [pb.RequestOp(request_range=get(path)) for path in paths]
-    return pb.TxnRequest(success=reads)
+    return b"".join(text(_SUCCESS, text(_RANGE, text(1, name_of(path)))) for path in paths)
 
 
 def watching(low: str, high: str, start: int) -> Message:
@@ -110,12 +117,30 @@ def authentication(username: str, password: str) -> Message:
 
 def rows_of(response: Message) -> list[Stored]:
     """The rows of a range, in key order."""
-    return [Stored(_text(kv.key), kv.mod_revision, kv.value) for kv in response.kvs]
+    return [Stored(_path(kv.key), kv.mod_revision, kv.value) for kv in response.kvs]
 
 
-def rows_read(response: Message) -> list[Stored | None]:
+def rows_read(answer: bytes) -> list[Stored | None]:
     """What each read of a transaction found."""
-    return [next(iter(rows_of(one.response_range)), None) for one in response.responses]
+    responses = pb.TxnResponse.FromString(answer).responses
+    return [next(iter(rows_of(one.response_range)), None) for one in responses]
+
+
+def outcome_of(answer: bytes) -> Outcome:
+    """Whether a transaction's compares held, and the revision it was judged or carried out at.
+
+    Raises `Unavailable` for an answer that cannot be read.
+    """
+    succeeded, revision = False, 0
+    try:
+        for field, value in fields(answer):
+            if field == _HEADER and isinstance(value, bytes):
+                revision = next((int(n) for place, n in fields(value) if place == _REVISION), 0)
+            elif field == _SUCCEEDED:
+                succeeded = value == 1
+    except Malformed as error:
+        raise Unavailable(f"outcome unknown, read again: {error}") from error
+    return Outcome(succeeded, revision)
 
 
 def changes_of(response: Message) -> Iterator[Change]:
@@ -123,39 +148,29 @@ def changes_of(response: Message) -> Iterator[Change]:
     for event in response.events:
         removed = event.type == event.DELETE
         yield Change(
-            event.kv.mod_revision, _text(event.kv.key), None if removed else event.kv.value
+            event.kv.mod_revision, _path(event.kv.key), None if removed else event.kv.value
         )
 
 
-def _expectation(op: Op) -> Message:
-    key = name_of(path_of(op.key))
+def _expectation(op: Op, key: bytes) -> bytes:
     expected = None if isinstance(op, Create) else op.revision
     if expected is None:
-        return pb.Compare(key=key, target=pb.Compare.VERSION, result=pb.Compare.EQUAL, version=0)
-    return pb.Compare(
-        key=key,
-        target=pb.Compare.MOD,
-        result=pb.Compare.EQUAL,
-        mod_revision=number_of(expected),
-    )
+        return number(1, _EQUAL) + number(2, _VERSION) + text(3, key) + number(4, 0)
+    revision = number(6, number_of(expected))
+    return number(1, _EQUAL) + number(2, _MOD) + text(3, key) + revision
 
 
-def _change(op: Op, payload: bytes | None) -> Message | None:
-    path = path_of(op.key)
+def _change(op: Op, key: bytes, payload: bytes | None) -> bytes | None:
     match op:
         case Delete():
-            return _removed(path)
+            return text(_DELETE, text(1, key))
         case Check():
             return None
         case _:
-            return pb.RequestOp(request_put=pb.PutRequest(key=name_of(path), value=payload))
+            return text(_PUT, text(1, key) + text(2, payload or b""))
 
 
-def _removed(path: str) -> Message:
-    return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=name_of(path)))
-
-
-def _text(key: bytes) -> str:
+def _path(key: bytes) -> str:
     """A key as a path; one that is no text becomes a path that no key of ours has."""
     try:
         return key.decode()

@@ -118,8 +118,11 @@ class Channel:
         told = self._channel
         if on_call is not None:
             told = grpc.intercept_channel(self._channel, _Told(on_call))
-        kv, auth = pb.KVStub(told), pb.AuthStub(told)
-        self._methods = {"range": kv.Range, "txn": kv.Txn, "authenticate": auth.Authenticate}
+        self._methods = {
+            "range": pb.KVStub(told).Range,
+            "txn": told.unary_unary("/etcdserverpb.KV/Txn"),  # bytes: see etcd_wire
+            "authenticate": pb.AuthStub(told).Authenticate,
+        }
         self._watch = pb.WatchStub(told).Watch
 
     def call(self, method: str, request: Message, seconds: float, metadata: Metadata) -> Message:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from libtortie.datastore.etcd import EtcdDatastore
-from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.etcd_config import EtcdConfig, Timing
 from libtortie.datastore.port import Create, Update
 from libtortie.errors import InvalidInput, Unauthorized, Unavailable
 from libtortie.model.keys import HandleKey, Handles, Kind, ResourceKey, Resources
@@ -33,10 +33,11 @@ class Guarded:
     member: EtcdMember
     config: EtcdConfig
     directory: Path
+    timing: Timing = BRISK
 
     def store(self, tell: Callable[[str], None] | None = None, /, **changed: str) -> EtcdDatastore:
         config = replace(self.config, **changed)
-        return EtcdDatastore(config, timing=BRISK, on_call=tell)
+        return EtcdDatastore(config, timing=self.timing, on_call=tell)
 
 
 @pytest.fixture
@@ -125,6 +126,7 @@ def test_what_the_role_does_not_cover_is_unauthorized_and_unwritten(guarded: Gua
 
 @pytest.mark.parametrize("fault", ["no certificate", "stranger's certificate", "stranger's ca"])
 def test_a_handshake_that_fails_is_unavailable(locked: Guarded, fault: str) -> None:
+    locked.timing = replace(BRISK, call=1.0)
     (locked.directory / "stranger").mkdir()
     stranger = Authority(locked.directory / "stranger")
     theirs = stranger.client("node-1")

@@ -1,0 +1,106 @@
+"""What is sent to etcd and read from it, against etcd3's generated classes."""
+
+from __future__ import annotations
+
+import contextlib
+from ipaddress import ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libtortie.datastore import etcd_messages as messages
+from libtortie.datastore.etcd_rpc import pb
+from libtortie.datastore.etcd_wire import fields, number, text
+from libtortie.datastore.port import Check, Create, Delete, Op, Update
+from libtortie.errors import Malformed, Unavailable
+from libtortie.model.ipam import Handle
+from libtortie.model.keys import HandleKey
+
+H = Handle({ip_network("10.0.0.0/30"): 1})
+ROOT = b"/calico/ipam/v2/handle/"
+
+
+def test_a_transaction_is_what_etcds_own_classes_would_say() -> None:
+    ops: list[Op] = [
+        Create(HandleKey("new"), H),
+        Update(HandleKey("old"), H, str(2**62)),
+        Delete(HandleKey("x" * 300), "7"),
+        Check(HandleKey("absent"), None),
+        Check(HandleKey("stale"), "0"),
+    ]
+    data = messages.transaction(ops, [b"{}" * 100, b"", None, None, None])
+    mod = {"target": pb.Compare.MOD, "result": pb.Compare.EQUAL}
+    absent = {"target": pb.Compare.VERSION, "result": pb.Compare.EQUAL, "version": 0}
+    keys = [ROOT + name for name in (b"new", b"old", b"x" * 300, b"absent", b"stale")]
+    assert pb.TxnRequest.FromString(data) == pb.TxnRequest(
+        compare=[
+            pb.Compare(key=keys[0], **absent),
+            pb.Compare(key=keys[1], mod_revision=2**62, **mod),
+            pb.Compare(key=keys[2], mod_revision=7, **mod),
+            pb.Compare(key=keys[3], **absent),
+            pb.Compare(key=keys[4], mod_revision=-1, **mod),
+        ],
+        success=[
+            pb.RequestOp(request_put=pb.PutRequest(key=keys[0], value=b"{}" * 100)),
+            pb.RequestOp(request_put=pb.PutRequest(key=keys[1])),
+            pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=keys[2])),
+        ],
+        failure=[
+            pb.RequestOp(request_range=pb.RangeRequest(key=key, keys_only=True)) for key in keys
+        ],
+    )
+
+
+def test_a_removal_and_a_reading() -> None:
+    removal = pb.TxnRequest.FromString(messages.removal("/a"))
+    assert removal == pb.TxnRequest(
+        compare=[
+            pb.Compare(key=b"/a", target=pb.Compare.VERSION, result=pb.Compare.GREATER, version=0)
+        ],
+        success=[pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"/a"))],
+    )
+    reading = pb.TxnRequest.FromString(messages.reading(["/a", "/b"]))
+    assert [op.request_range.key for op in reading.success] == [b"/a", b"/b"]
+    assert not any(op.request_range.serializable for op in reading.success)
+
+
+@given(st.booleans(), st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1), st.integers(0, 3))
+def test_an_outcome(succeeded: bool, revision: int, member: int, puts: int) -> None:
+    header = pb.ResponseHeader(
+        cluster_id=member, member_id=member, revision=revision, raft_term=member
+    )
+    put = pb.ResponseOp(response_put=pb.PutResponse(header=pb.ResponseHeader(revision=5)))
+    answer = pb.TxnResponse(header=header, succeeded=succeeded, responses=[put] * puts)
+    outcome = messages.outcome_of(answer.SerializeToString())
+    assert outcome == messages.Outcome(succeeded, revision)
+
+
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_unknown() -> None:
+    with pytest.raises(Unavailable, match="outcome unknown"):
+        messages.outcome_of(b"\x0a\xff")
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(-(2**63), 2**64 - 1) | st.binary())))
+def test_fields_are_read_as_they_are_written(written: list[tuple[int, int | bytes]]) -> None:
+    data = b"".join(
+        number(field, value) if isinstance(value, int) else text(field, value)
+        for field, value in written
+    )
+    assert list(fields(data)) == [
+        (field, value % 2**64 if isinstance(value, int) else value) for field, value in written
+    ]
+
+
+@given(st.binary(max_size=40))
+def test_nonsense_is_malformed_and_nothing_else(data: bytes) -> None:
+    with contextlib.suppress(Malformed):
+        list(fields(data))
+
+
+def test_a_message_cut_short_is_malformed() -> None:
+    whole = number(1, 2**40) + text(2, b"abc")
+    for length in range(1, len(whole)):
+        if length != len(number(1, 2**40)):
+            with pytest.raises(Malformed):
+                list(fields(whole[:length]))
