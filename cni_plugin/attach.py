@@ -20,6 +20,7 @@ from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
 from ipam.ownership import Owners, refuse_rival, same_sandbox
 from libtortie.linux.port import Link
+from libtortie.model import names
 from libtortie.model.ipam import Owner
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import WorkloadEndpoint
@@ -97,6 +98,7 @@ class Attaching:
             addresses=tuple(allocation.address for allocation in allocations),
             host_routes=not workload.is_target,
             takes_over=workload.vm is not None,
+            alias=names.link_alias(self.conf.name, self.args.container_id),
         )
         return dataplane.wire(p.kernel, p.namespaces, plan, self.undo, p.log)
 

@@ -32,10 +32,11 @@ def check(ports: Ports, place: Place, args: CmdArgs, conf: NetConf) -> None:
     promised = addresses_of_result(conf.prev_result)
     if promised != addresses:
         raise CheckFailed(f"prevResult has {_text(promised)}, the endpoint {_text(addresses)}")
-    host = _host_side(ports.kernel, place)
+    name = endpoint.host_name_of(stored, place)
+    host = _host_side(ports.kernel, name)
     _pod_side(ports.namespaces, host, stored, args)
     if endpoint.vm_of(stored) is None:
-        _host_routes(ports.kernel, place, addresses)
+        _host_routes(ports.kernel, name, addresses)
     _ownership(ports.ipam, stored, args, addresses)
 
 
@@ -52,14 +53,14 @@ def _endpoint(store: Datastore, place: Place, args: CmdArgs) -> WorkloadEndpoint
     return stored
 
 
-def _host_side(kernel: Kernel, place: Place) -> Link:
-    host = kernel.link(place.host_name)
+def _host_side(kernel: Kernel, name: str) -> Link:
+    host = kernel.link(name)
     if host is None:
-        raise CheckFailed(f"interface {place.host_name} does not exist on the node")
+        raise CheckFailed(f"interface {name} does not exist on the node")
     if not host.up:
-        raise CheckFailed(f"interface {place.host_name} is down")
+        raise CheckFailed(f"interface {name} is down")
     if host.mac != names.HOST_SIDE_MAC:
-        raise CheckFailed(f"interface {place.host_name} has MAC {host.mac}")
+        raise CheckFailed(f"interface {name} has MAC {host.mac}")
     return host
 
 
@@ -99,12 +100,12 @@ def _pod_network(inside: Kernel, ifname: str, addresses: frozenset[str]) -> None
             raise CheckFailed(f"the pod has no route {wanted.dst} dev {ifname}")
 
 
-def _host_routes(kernel: Kernel, place: Place, addresses: frozenset[str]) -> None:
+def _host_routes(kernel: Kernel, name: str, addresses: frozenset[str]) -> None:
     for text in sorted(addresses):
         network = _interface(text).network
         found = kernel.routes(version=network.version, dst=network)
-        if not any(route.ifname == place.host_name for route in found):
-            raise CheckFailed(f"the node has no route {network} dev {place.host_name}")
+        if not any(route.ifname == name for route in found):
+            raise CheckFailed(f"the node has no route {network} dev {name}")
 
 
 def _ownership(

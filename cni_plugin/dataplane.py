@@ -51,7 +51,8 @@ _HELPER = Route(_GATEWAY_NET, 2**32 - 2, "lo", proto=RouteProto.KERNEL, link_sco
 @dataclass(frozen=True, slots=True)
 class Attachment:
     """What to wire. `host_routes` is False for a migration target; `takes_over` lets the routes
-    of an earlier sandbox of the same VM be replaced; `mac` empty lets the kernel choose."""
+    of an earlier sandbox of the same VM be replaced; `mac` empty lets the kernel choose.
+    `alias` says on the link whose it is."""
 
     host_name: str
     ifname: str
@@ -61,6 +62,7 @@ class Attachment:
     addresses: tuple[IPAddress, ...]
     host_routes: bool = True
     takes_over: bool = False
+    alias: str = ""
 
     @property
     def has_ipv6(self) -> bool:
@@ -153,6 +155,7 @@ def wire(
             pod_netns=plan.netns,
             mtu=plan.mtu,
             pod_mac=plan.mac,
+            alias=plan.alias,
         )
     )
     _apply(kernel, host_sysctls(plan.host_name, ipv6=plan.has_ipv6), log)

@@ -1,7 +1,8 @@
 """Taking an attachment down, for DEL and GC. What is missing is success.
 
 Device, then ownership, then the endpoint: the record goes last, so that a DEL that failed
-half-way finds it again. Only what is proved to be this sandbox's is touched.
+half-way finds it again. Only what is proved to be this sandbox's is touched. A link's alias is the
+best proof, because it is as old as the link; a record may be of the sandbox before or after.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cni_plugin.skel import CmdArgs
 from libtortie.errors import NotFound, Unauthorized, Unavailable
 from libtortie.linux.port import Link
 from libtortie.model import names
+from libtortie.model.resources import WorkloadEndpoint
 
 UNWIRE_SECONDS = 20.0
 
@@ -28,7 +30,14 @@ def tear_down(
     record = endpoint.read(ports.store, place.key)
     stored = endpoint.endpoint_of(record) if record else None
     ours = stored is not None and endpoint.is_of(stored, args.container_id, args.pod_uid)
-    _unwire(ports, args, place, ours=ours)
+    host = ports.kernel.link(
+        endpoint.host_name_of(stored, place) if ours and stored else place.host_name
+    )
+    namesake = None if stored or host is None else _namesake(ports, place)
+    if namesake is not None and namesake.spec.container_id == args.container_id:
+        return  # this sandbox is attached under another CNI_IFNAME: all there is, is that one's
+    if host is not None and _is_ours(ports, args, network, host, stored or namesake):
+        remove_link(ports, host)
     if ours and stored is not None:
         _disown(ports, args, network, endpoint.vm_of(stored), proved=True)
         endpoint.remove(ports.store, place.key, args.container_id)
@@ -38,15 +47,32 @@ def tear_down(
     _disown(ports, args, network, vm, proved=False)
 
 
-def _unwire(ports: Ports, args: CmdArgs, place: Place, *, ours: bool) -> None:
-    """Delete the veth if it is proved to be this sandbox's, by its record or by its peer."""
-    host = ports.kernel.link(place.host_name)
-    if host is None or not (ours or _leads_into(ports, host, args.netns)):
-        return
-    _bounded(
-        lambda: ports.kernel.delete_link(place.host_name),
-        f"deleting interface {place.host_name}",
-    )
+def _namesake(ports: Ports, place: Place) -> WorkloadEndpoint | None:
+    """An endpoint of this node with our host interface under another name than ours."""
+    found = endpoint.of_node(ports.store, ports.node)
+    same = (e for e in found if e.spec.interface_name == place.host_name)
+    return next((e for e in same if e.key != place.key), None)
+
+
+def _is_ours(
+    ports: Ports, args: CmdArgs, network: str, host: Link, record: WorkloadEndpoint | None
+) -> bool:
+    """Whether a veth is proved to be this sandbox's: by its alias, else by record or peer.
+
+    A record of the same container for a pod with another UID speaks against all of them.
+    """
+    ours = record is not None and endpoint.is_of(record, args.container_id, args.pod_uid)
+    sandbox = names.sandbox_of_alias(host.alias)
+    if sandbox is None:
+        return ours or (record is None and _leads_into(ports, host, args.netns))
+    if sandbox != (network, args.container_id):
+        return False
+    return ours or record is None or record.spec.container_id != args.container_id
+
+
+def remove_link(ports: Ports, link: Link) -> None:
+    """Delete a link, in bounded time."""
+    _bounded(lambda: ports.kernel.delete_link(link.name), f"deleting interface {link.name}")
 
 
 def _leads_into(ports: Ports, host: Link, netns: str) -> bool:
@@ -80,7 +106,7 @@ def _disown(
     container id fences, and nothing is freed by it.
     """
     if vm is None or not proved:
-        ports.ipam.release(names.container_handle(network, args.container_id))
+        _release(ports, names.container_handle(network, args.container_id), args.container_id)
     if vm is None:
         return
     leaver = Workload(args.namespace, args.pod, args.container_id, "", args.pod_uid, vm=vm)
@@ -89,6 +115,18 @@ def _disown(
         leaver.owner(ports.node, ports.now()),
         vm_deleting=proved and _vm_deleting(ports, args.namespace, vm),
     )
+
+
+def _release(ports: Ports, handle: str, container_id: str) -> None:
+    """Free a container's addresses, unless what its handle holds is a VM's or another container's:
+    network names and ids may contain dots, so that two handles can read the same."""
+    for held in ports.ipam.by_handle(handle):
+        owners = (held.active, held.alternate)
+        vms = any(owner.get("vmi-name") for owner in owners)
+        if vms or held.active.get("container-id", container_id) != container_id:
+            ports.log("handle_of_another", container_id=container_id, handle_id=handle)
+            return
+    ports.ipam.release(handle)
 
 
 def _vm_deleting(ports: Ports, namespace: str, vm: VMIdentity) -> bool:

@@ -6,6 +6,7 @@ Its name is the pod's (per node), so it outlives sandboxes: whoever reads it com
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_interface
@@ -18,7 +19,7 @@ from libtortie.errors import AlreadyExists, Conflict, Malformed, NotFound
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.resources import ObjectMeta, WorkloadEndpoint, WorkloadEndpointSpec
 from libtortie.model.times import rfc3339
 
@@ -50,8 +51,8 @@ class Place:
 
     @property
     def lock_key(self) -> str:
-        """Sandboxes of one pod share names, so they share a lock."""
-        return f"{self.orchestrator} {self.workload}"
+        """Sandboxes of one pod share the host interface, and GC knows no more than that of some."""
+        return self.host_name
 
 
 def place_of(args: CmdArgs, node: str) -> Place:
@@ -157,6 +158,19 @@ def is_of(endpoint: WorkloadEndpoint, container_id: str, pod_uid: str) -> bool:
     known = endpoint.metadata.annotations.get(names.ANNOTATION_POD_UID, "")
     same_pod = not known or not pod_uid or known == pod_uid
     return endpoint.spec.container_id == container_id and same_pod
+
+
+def host_name_of(endpoint: WorkloadEndpoint, place: Place) -> str:
+    """The host interface by the record: a container's was named otherwise by earlier versions."""
+    name = endpoint.spec.interface_name
+    return name if name.startswith(names.INTERFACE_PREFIX) else place.host_name
+
+
+def of_node(store: Datastore, node: str) -> Iterator[WorkloadEndpoint]:
+    """All endpoints of a node."""
+    for record in store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records:
+        if isinstance(record.value, WorkloadEndpoint) and record.value.spec.node == node:
+            yield record.value
 
 
 def vm_of(endpoint: WorkloadEndpoint) -> VMIdentity | None:

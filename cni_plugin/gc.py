@@ -1,14 +1,14 @@
 """GC: which attachments of this network and node does the runtime no longer know?
 
 They are found by what they left in the datastore: endpoints, and allocations of an ADD that was
-killed before it wrote one. Only what is provably of this network (by its handle), of this node
-and of a sandbox (by its container id) is ever named: tunnels, other networks, other nodes and
-stopped VMs are not.
+killed before it wrote one; and by veths whose alias names a sandbox of which nothing else is
+left. Only what is provably of this network (by its handle or alias), of this node and of a sandbox
+(by its container id) is ever named: tunnels, other networks, other nodes and stopped VMs are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -18,9 +18,10 @@ from cni_plugin.identity import VMIdentity
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from libtortie.datastore.port import Datastore
+from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import Attribute, Block, Owner
-from libtortie.model.keys import Blocks, Kind, Resources
+from libtortie.model.keys import Blocks
 from libtortie.model.resources import WorkloadEndpoint
 
 SETTLING = timedelta(seconds=5)
@@ -41,7 +42,7 @@ def find_stale(store: Datastore, node: str, conf: NetConf, now: datetime) -> lis
     valid = set(conf.valid_attachments or ())
     known: set[str] = {container_id for container_id, _ in valid}
     out: list[Stale] = []
-    for stored in _endpoints(store, node):
+    for stored in endpoint.of_node(store, node):
         container_id = stored.spec.container_id
         if not container_id or not _is_of_network(stored, conf.name):
             continue
@@ -66,10 +67,23 @@ def still_stale(store: Datastore, place: Place, item: Stale) -> bool:
     return ours == item.has_endpoint
 
 
-def _endpoints(store: Datastore, node: str) -> Iterator[WorkloadEndpoint]:
-    for record in store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records:
-        if isinstance(record.value, WorkloadEndpoint) and record.value.spec.node == node:
-            yield record.value
+def find_orphans(links: Iterable[Link], store: Datastore, node: str, conf: NetConf) -> list[Link]:
+    """Veths of this network whose sandbox is not listed as valid and has no endpoint.
+
+    `links` must have been read before: an ADD that completed since then has its endpoint. One
+    under way holds the lock of the link's name.
+    """
+    spared = {container_id for container_id, _ in conf.valid_attachments or ()}
+    spared |= {stored.spec.container_id for stored in endpoint.of_node(store, node)}
+    return [link for link in links if _sandbox_of(link, conf.name) not in (None, *spared)]
+
+
+def _sandbox_of(link: Link, network: str) -> str | None:
+    """The container id of a veth of this network; None for another link."""
+    if link.kind != "veth" or not link.name.startswith(names.INTERFACE_PREFIX):
+        return None
+    sandbox = names.sandbox_of_alias(link.alias)
+    return sandbox[1] if sandbox and sandbox[0] == network else None
 
 
 def _owners(store: Datastore, node: str) -> Iterator[tuple[Owner, Attribute]]:

@@ -106,7 +106,11 @@ class Plugin:
             if not p.locks.busy(place_of(item.args, p.node).lock_key)
         ]
         errors = [error for item in stale if (error := self._collect(item, conf)) is not None]
-        p.log("cni_gc", network=conf.name, stale=len(stale), failed=len(errors))
+        orphans = gc.find_orphans(p.kernel.links(), p.store, p.node, conf)
+        orphans = [link for link in orphans if not p.locks.busy(link.name)]
+        errors += [e for link in orphans if (e := self._collect_link(link, conf)) is not None]
+        count = len(stale) + len(orphans)
+        p.log("cni_gc", network=conf.name, stale=count, failed=len(errors))
         if errors:
             raise errors[0]
 
@@ -133,6 +137,19 @@ class Plugin:
                     self._log("cni_gc_collected", place)
         except TortieError as error:
             self._log("cni_gc_failed", place, error=str(error))
+            return error
+        return None
+
+    def _collect_link(self, link: Link, conf: NetConf) -> TortieError | None:
+        p = self._ports
+        try:
+            with p.locks.hold(link.name, LOCK_SECONDS):
+                now = p.kernel.link(link.name)
+                if now is not None and gc.find_orphans([now], p.store, p.node, conf):
+                    detach.remove_link(p, now)
+                    p.log("cni_gc_link_collected", interface=link.name, alias=now.alias)
+        except TortieError as error:
+            p.log("cni_gc_failed", interface=link.name, error=str(error))
             return error
         return None
 

@@ -15,6 +15,11 @@ INTERFACE_PREFIX = "cali"
 HOST_SIDE_MAC = "ee:ee:ee:ee:ee:ee"
 """Equal on all nodes, so that a migrated guest's gateway entry stays right."""
 
+FILE_NAME_MAX = 255
+"""Bytes of a file's name (NAME_MAX of Linux's file systems)."""
+
+_ALIAS = "tortie:"
+
 HANDLE_MAX = 128
 KUBERNETES_NAME_MAX = 253
 
@@ -29,8 +34,28 @@ def host_ifname(namespace: str, pod: str) -> str:
 
 
 def host_ifname_of_container(container_id: str) -> str:
-    """Host end of a veth for a caller that names no pod: `cali` + 11 characters of the id."""
-    return INTERFACE_PREFIX + container_id[:11]
+    """Host end of a veth for a caller that names no pod: `cali` + 11 hex of SHA-1 of the id.
+
+    Calico takes the first 11 characters of the id. We differ, because callers that number their
+    containers share them, and two containers with one name would be attached wrongly.
+    """
+    digest = hashlib.sha1(container_id.encode(), usedforsecurity=False).hexdigest()
+    return INTERFACE_PREFIX + digest[:11]
+
+
+def link_alias(network: str, container_id: str) -> str:
+    """Alias (IFLA_IFALIAS) of the host end of a veth: whose it is, before any record says so.
+
+    At most 199 bytes: a network's name has 63, a container id 128, neither has a `/`.
+    """
+    return f"{_ALIAS}{network}/{container_id}"
+
+
+def sandbox_of_alias(alias: str) -> tuple[str, str] | None:
+    """Network and container id in a link's alias; None when it is none of ours."""
+    network, separator, container_id = alias.removeprefix(_ALIAS).partition("/")
+    ours = alias.startswith(_ALIAS) and separator and network and container_id
+    return (network, container_id) if ours else None
 
 
 def wep_name(node: str, orchestrator: str, workload: str, endpoint: str) -> str:
@@ -57,8 +82,18 @@ def vm_handle(network: str, namespace: str, vmi_name: str) -> str:
 
 
 def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:
-    """Name of an endpoint-status file, e.g. `k8s default%2Fweb-0 eth0`."""
-    return " ".join(quote(part, safe="$&+:=@~") for part in (orchestrator, workload, endpoint))
+    """Name of an endpoint-status file, e.g. `k8s default%2Fweb-0 eth0`.
+
+    No file name has more than 255 bytes, while a pod's name alone may have 253: a longer one
+    keeps its first 190 characters, then `#` and the SHA-256 of the whole. The `#`, which other
+    names have as `%23`, keeps the two kinds apart.
+    """
+    parts = (orchestrator, workload, endpoint)
+    name = " ".join(quote(part, safe="$&+:=@~") for part in parts)
+    if len(name) <= FILE_NAME_MAX:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name[: FILE_NAME_MAX - len(digest) - 1]}#{digest}"
 
 
 def block_name(cidr: IPv4Network | IPv6Network) -> str:

@@ -254,6 +254,13 @@ class CniWorld:
         records = self.memory.list(Resources(Kind.WORKLOAD_ENDPOINT)).records
         return [r.value for r in records if isinstance(r.value, WorkloadEndpoint)]
 
+    def edit_endpoint(self, container: str, **spec: Any) -> None:
+        """Change a container's stored endpoint."""
+        (stored,) = (e for e in self.endpoints() if e.spec.container_id == container)
+        changed = stored.model_copy(update={"spec": stored.spec.model_copy(update=spec)})
+        record = self.memory.get(stored.key)
+        self.memory.update(record.key, changed, record.revision)
+
     def allocated(self) -> dict[str, str]:
         """Address → handle, from the blocks."""
         out: dict[str, str] = {}

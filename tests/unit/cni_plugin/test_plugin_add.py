@@ -206,7 +206,7 @@ def test_only_the_first_plugin_of_a_list(world: CniWorld) -> None:
 def test_a_caller_without_kubernetes(world: CniWorld) -> None:
     node = world.node()
     result = node.add("", "podman-0123456789abcdef")
-    assert result.interfaces[0].name == "calipodman-0123"
+    assert result.interfaces[0].name == names.host_ifname_of_container("podman-0123456789abcdef")
     (stored,) = world.endpoints()
     assert (stored.spec.orchestrator, stored.spec.workload, stored.spec.pod) == (
         "cni",
@@ -218,12 +218,25 @@ def test_a_caller_without_kubernetes(world: CniWorld) -> None:
     assert world.nothing_left()
 
 
-def test_like_container_ids_are_a_conflict_not_a_take_over(world: CniWorld) -> None:
+def test_containers_whose_ids_begin_alike_are_two_attachments(world: CniWorld) -> None:
     node = world.node()
-    node.add("", "podman-0123456789a")
+    results = [node.add("", f"podman-0123456789{end}") for end in "ab"]
+    assert len({result.interfaces[0].name for result in results}) == 2
+    assert len({first_address(result) for result in results}) == 2
+    node.delete("", "podman-0123456789a")
+    assert [e.spec.container_id for e in world.endpoints()] == ["podman-0123456789b"]
+    assert node.route(first_address(results[1])) is not None
+
+
+def test_a_host_name_that_anothers_container_has_is_refused(world: CniWorld) -> None:
+    node = world.node()
+    node.add("", "c1")
+    name = names.host_ifname_of_container("c2")
+    world.edit_endpoint("c1", interface_name=name)
+    node.kernel.add_link(name, "veth")
     before = world.left()
-    with pytest.raises(AttachmentConflict, match="podman"):
-        node.add("", "podman-0123456789b")
+    with pytest.raises(AttachmentConflict, match=name):
+        node.add("", "c2")
     assert world.left() == before
 
 

@@ -15,12 +15,22 @@ from cni_plugin import detach, endpoint
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.plugin import Plugin
 from ipam.client import AddressRequest
-from libtortie.errors import Unauthorized, Unavailable
+from libtortie.errors import KernelError, Unauthorized, Unavailable
 from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
-from libtortie.linux.port import Route
+from libtortie.linux.port import Route, VethPair
 from libtortie.model import names
 from libtortie.model.keys import path_of
-from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key, first_address, owners
+from tests.fakes.cni_world import (
+    NETWORK,
+    CniNode,
+    CniWorld,
+    Faults,
+    Killed,
+    conf,
+    endpoint_key,
+    first_address,
+    owners,
+)
 
 HANDLE = "k8s-pod-network.vmi.default.db"
 
@@ -132,6 +142,155 @@ def test_the_pod_moved_to_another_node(world: CniWorld) -> None:
         one.delete("web-0", "c1")
     assert world.allocated() == {first_address(result): "k8s-pod-network.c2"}
     assert [e.spec.node for e in world.endpoints()] == ["node2"]
+
+
+# --- whose link, whose handle -------------------------------------------------------------------
+
+
+def veths(node: CniNode) -> dict[str, str]:
+    return {n: link.alias for n, link in node.host.links.items() if n.startswith("cali")}
+
+
+def cut_short(node: CniNode, pod: str, container: str, *, netns: str = "") -> None:
+    """An ADD killed after its veth was made and before its endpoint was written."""
+    faults = Faults()
+    node.world.faults = faults
+    real = node.machine.before
+
+    def kill(operation: str, subject: str) -> None:
+        if operation == "ensure_route" and subject.startswith("10.65."):
+            faults.dead = True
+        real(operation, subject)
+
+    node.machine.before = kill
+    with pytest.raises(Killed):
+        node.add(pod, container, **({"netns": netns} if netns else {}))
+    node.machine.before = real
+    node.world.faults = Faults()
+
+
+def test_the_link_says_whose_it_is(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    name = node.add("web-0", "c1").interfaces[0].name
+    assert veths(node) == {name: "tortie:k8s-pod-network/c1"}
+    node.add("web-0", "c2")
+    assert veths(node) == {name: "tortie:k8s-pod-network/c2"}
+
+
+@pytest.mark.parametrize("netns", ["/run/netns/c2", "/run/netns/c1", ""])
+def test_del_of_an_old_sandbox_with_any_namespace_leaves_the_new_ones_veth(
+    world: CniWorld, netns: str
+) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    result = node.add("web-0", "c2")
+    node.delete("web-0", "c1", netns=netns)
+    assert list(veths(node).values()) == ["tortie:k8s-pod-network/c2"]
+    assert node.route(first_address(result)) is not None
+    assert "eth0" in node.machine.space("/run/netns/c2").links
+
+
+@pytest.mark.parametrize("netns", ["/run/netns/c2", ""])
+def test_without_an_alias_a_record_of_another_sandbox_protects_the_link(
+    world: CniWorld, netns: str
+) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    name = node.add("web-0", "c2").interfaces[0].name
+    node.host.links[name] = replace(node.host.links[name], alias="")
+    node.delete("web-0", "c1", netns=netns)
+    assert name in node.host.links
+    node.delete("web-0", "c2", netns=netns)
+    assert world.nothing_left()
+
+
+def test_an_old_record_does_not_prove_a_new_sandboxes_veth(world: CniWorld) -> None:
+    """The new sandbox's ADD has its veth and not yet its record when the old one's DEL comes."""
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    cut_short(node, "web-0", "c2")
+    assert [e.spec.container_id for e in world.endpoints()] == ["c1"]
+    node.delete("web-0", "c1")
+    assert list(veths(node).values()) == ["tortie:k8s-pod-network/c2"]
+    assert world.endpoints() == []
+    node.delete("web-0", "c2", netns="")
+    assert world.nothing_left()
+
+
+def test_another_networks_link_of_the_same_container_stays(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1", conf={"name": "othernet"})
+    world.memory.delete(endpoint_key("node1", "web-0"))
+    node.delete("web-0", "c1")
+    assert list(veths(node).values()) == ["tortie:othernet/c1"]
+
+
+def test_del_of_a_refused_second_interface_leaves_the_first(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    result = node.add("web-0", "c1")
+    before = world.left()
+    for netns in ("/run/netns/c1", ""):
+        node.delete("web-0", "c1", ifname="net1", netns=netns)
+        assert world.left() == before
+    assert node.route(first_address(result)) is not None
+
+
+def test_an_endpoint_under_the_name_of_earlier_versions_is_taken_down(world: CniWorld) -> None:
+    node = world.node()
+    container = "podman-0123456789abcdef"
+    new = node.add("", container).interfaces[0].name
+    old = "cali" + container[:11]
+    node.host.drop_routes(new)
+    node.host.links[old] = replace(node.host.links.pop(new), name=old, alias="")
+    node.host.peers[old] = node.host.peers.pop(new)
+    world.edit_endpoint(container, interface_name=old)
+    node.delete("", container, netns="")
+    assert world.nothing_left()
+
+
+def test_a_record_that_names_an_uplink_does_not_cost_it(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    world.edit_endpoint("c1", interface_name="uplink0")
+    node.delete("web-0", "c1")
+    assert "uplink0" in node.host.links
+    assert world.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("network", "container"), [(NETWORK, "vmi.default.db"), ("k8s-pod-network.vmi", "default.db")]
+)
+def test_a_container_whose_handle_reads_like_a_vms_frees_nothing(
+    world: CniWorld, network: str, container: str
+) -> None:
+    """The parsers refuse both; whatever comes past them still meets the fence."""
+    assert names.container_handle(network, container) == HANDLE
+    node = started_vm(world)
+    held = world.allocated()
+    args = node.args("", container)
+    place = endpoint.place_of(args, "node1")
+    detach.tear_down(node.ports(), args, network, place)
+    assert world.allocated() == held
+    assert "handle_of_another" in [event for event, _ in node.log]
+    world.kube.remove(VirtualMachine, "db", "default")
+    world.kube.remove(VirtualMachineInstance, "db", "default")
+    node.delete("virt-launcher-db-a", "c1")
+    assert world.nothing_left()
+
+
+def test_two_networks_whose_handles_read_alike(world: CniWorld) -> None:
+    node = world.node()
+    node.add("", "b.c", conf={"name": "a"})
+    held = world.allocated()
+    node.plugin.cmd_del(node.args("", "c"), conf(name="a.b"))
+    assert world.allocated() == held
+    assert list(held.values()) == ["a.b.c"]
 
 
 # --- recycled namespaces ---------------------------------------------------------------------
@@ -328,6 +487,78 @@ def test_gc_spares_an_add_under_way_and_one_just_done(world: CniWorld) -> None:
     world.clock.sleep(60)
     node.gc()
     assert world.nothing_left()
+
+
+def orphaned(world: CniWorld, pod: str = "web-0", container: str = "c1") -> CniNode:
+    """A veth whose allocation is gone too: nothing in the datastore leads to it."""
+    node = world.node()
+    world.put_pod(pod)
+    cut_short(node, pod, container)
+    node.ipam.release(names.container_handle(NETWORK, container))
+    assert world.allocated() == {}
+    assert list(veths(node).values()) == [f"tortie:k8s-pod-network/{container}"]
+    return node
+
+
+def test_gc_finds_the_veth_of_an_add_that_was_killed(world: CniWorld) -> None:
+    node = orphaned(world)
+    node.gc(("c1", "eth0"))
+    assert veths(node), "the runtime knows the sandbox"
+    node.gc(name="othernet")
+    assert veths(node), "another network's list says nothing about it"
+    with node.locks.hold(next(iter(veths(node))), 1.0):
+        node.gc()
+    assert veths(node), "somebody works on it"
+    node.gc()
+    assert world.nothing_left()
+
+
+def test_gc_leaves_other_veths_alone(world: CniWorld) -> None:
+    node = orphaned(world)
+    for name, alias in (
+        ("cali0", ""),
+        ("cali1", "somebody's"),
+        ("cali2", "tortie:"),
+        ("veth0", ""),
+    ):
+        node.kernel.ensure_veth(
+            VethPair(name, names.HOST_SIDE_MAC, name, node.netns("other"), 1500, alias=alias)
+        )
+    ours = replace(node.host.links["veth0"], alias="tortie:k8s-pod-network/c9")
+    node.host.links["veth0"] = ours
+    node.gc()
+    assert sorted(veths(node)) == ["cali0", "cali1", "cali2"]
+    assert "veth0" in node.host.links
+
+
+def test_gc_looks_again_at_a_link_once_it_has_the_lock(world: CniWorld) -> None:
+    """The runtime repeats a killed ADD just after GC listed its veth."""
+    node = orphaned(world)
+    real = node.locks
+
+    class Overtaken:
+        busy = staticmethod(real.busy)
+
+        def hold(self, key: str, timeout: float) -> AbstractContextManager[None]:
+            node.add("web-0", "c1")
+            return real.hold(key, timeout)
+
+    plugin = Plugin(node.ports(locks=Overtaken()))
+    plugin.cmd_gc(conf(**{"cni.dev/valid-attachments": []}))
+    assert list(veths(node).values()) == ["tortie:k8s-pod-network/c1"]
+    assert len(world.endpoints()) == 1
+
+
+def test_gc_reports_a_veth_that_resists(world: CniWorld) -> None:
+    node = orphaned(world)
+
+    def refuse(operation: str, subject: str) -> None:
+        if operation == "delete_link":
+            raise KernelError("busy")
+
+    node.machine.before = refuse
+    with pytest.raises(KernelError, match="busy"):
+        node.gc()
 
 
 def test_gc_needs_its_list(world: CniWorld) -> None:

@@ -1,0 +1,60 @@
+"""Names that other programs see: lengths they must keep, and what must not collide."""
+
+from __future__ import annotations
+
+import pytest
+
+from libtortie.model import names
+
+LONGEST_POD = ".".join(["a" * 63] * 3 + ["b" * 61])
+LONGEST_NAMESPACE = "n" * 63
+
+
+def test_a_status_file_is_named_as_in_calico() -> None:
+    assert names.status_file_name("k8s", "default/web-0", "eth0") == "k8s default%2Fweb-0 eth0"
+
+
+@pytest.mark.parametrize("size", [230, 231, 232, 233, 253])
+def test_a_status_file_name_fits_into_a_directory(size: int) -> None:
+    workload = f"ns/{LONGEST_POD[:size]}"
+    name = names.status_file_name("k8s", workload, "eth0")
+    plain = f"k8s ns%2F{LONGEST_POD[:size]} eth0"
+    assert len(name) == min(len(plain), 255)
+    assert (name == plain) == (len(plain) <= 255)
+    assert name == names.status_file_name("k8s", workload, "eth0")
+    assert name.startswith(f"k8s ns%2F{LONGEST_POD[:150]}")
+
+
+def test_long_status_file_names_differ_where_their_endpoints_do() -> None:
+    workloads = [f"{LONGEST_NAMESPACE}/{LONGEST_POD[:-1]}{end}" for end in "bc"]
+    found = {
+        names.status_file_name("k8s", workload, ifname)
+        for workload in workloads
+        for ifname in ("eth0", "net1")
+    }
+    assert len(found) == 4
+    assert all(len(name) == 255 and "/" not in name and "#" in name for name in found)
+    assert "#" not in names.status_file_name("k8s", "ns/pod", "a#b")
+
+
+def test_host_names_of_containers_whose_ids_begin_alike() -> None:
+    one, two = (names.host_ifname_of_container(f"podman-0123456789{end}") for end in "ab")
+    assert one != two
+    assert len(one) == 15
+    assert one.startswith("cali")
+
+
+def test_an_alias_names_network_and_container_and_fits_the_kernel() -> None:
+    longest = names.link_alias("n" * 63, "c" * 128)
+    assert len(longest) <= 254
+    assert names.sandbox_of_alias(longest) == ("n" * 63, "c" * 128)
+    for other in (
+        "",
+        "tortie:",
+        "tortie:net",
+        "tortie:net/",
+        "tortie:/c1",
+        "net/c1",
+        "x tortie:a/b",
+    ):
+        assert names.sandbox_of_alias(other) is None
