@@ -87,6 +87,7 @@ class StartUp:
     _address: NodeAddress | None = None
     _cluster: ClusterFacts | None = None
     _silence: str = ""
+    _later: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _done: set[str] = field(default_factory=set)
     _complaints: dict[str, str] = field(default_factory=dict)
@@ -96,11 +97,14 @@ class StartUp:
     def begin(self) -> NodeAddress | None:
         """Everything once, waiting as long as the store is away; None when the end came first.
 
+        A node that was here before does not ask the API now: an agent that was killed in the
+        middle of a migration must listen at once, and `run` sees to the rest.
         Raises `InvalidInput` for an address that another node has, or that cannot be found.
         """
         while not self.over.is_set():
             try:
                 address = self.address()
+                self._later = self.kube is not None and self._was_here()
                 self.attempt()
             except _REPEATED as error:
                 self._complain("begin", error)
@@ -111,7 +115,10 @@ class StartUp:
 
     def run(self) -> None:
         """A thread's body: what `begin` had to leave, until it is done or `stop`."""
-        while not self.complete and not self._stop.wait(UNLOCK_SECONDS):
+        pause = 0.0 if self._later else UNLOCK_SECONDS
+        self._later = False
+        while not self.complete and not self._stop.wait(pause):
+            pause = UNLOCK_SECONDS
             try:
                 self.attempt()
             except _REPEATED as error:
@@ -181,7 +188,8 @@ class StartUp:
         except _REPEATED:
             raise
         except HeldBackError as error:
-            self._complain(name, error)
+            if not self._later:
+                self._complain(name, error)
             return False
         except AddressTakenError:
             raise
@@ -320,6 +328,14 @@ class StartUp:
 
     # -- inside ------------------------------------------------------------------------------
 
+    def _was_here(self) -> bool:
+        """Whether an earlier start of this node came to its end."""
+        try:
+            self.store.get(ResourceKey(Kind.NODE, self.config.node))
+        except (NotFound, Malformed):
+            return False
+        return Path(self.config.nodename_file).exists()
+
     def _create(self, key: ResourceKey, model: type[T], made: T) -> bool:
         """Make something for the cluster unless it is there."""
         return ensure(
@@ -347,6 +363,8 @@ class StartUp:
         """
         if self._silence:
             raise HeldBackError(self._silence)
+        if self._later:
+            raise HeldBackError("the API is asked later")
         if self._cluster is None and self.kube is not None:
             try:
                 self._cluster = cluster_facts(self.kube)

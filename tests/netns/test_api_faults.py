@@ -109,6 +109,10 @@ def test_in_the_middle_of_a_migration(node: CalledNode, kind: str) -> None:
         until("remembered", lambda: '"live"' in state(node))
         node.stop(signal.SIGKILL)
         node.start()
+        events = [line["event"] for line in node.lines()]
+        served = max(number for number, event in enumerate(events) if event == "cni_serving")
+        if kind == "hang":  # what fails at once may be told while it begins
+            assert "start_up_waits" not in events[:served], "it waited for the API first"
         assert node.metrics(POD) == [512]
         heal()
         node.say_vm_runs_on(NODE)

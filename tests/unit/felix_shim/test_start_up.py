@@ -19,7 +19,7 @@ from libtortie.errors import InvalidInput, Unauthorized, Unavailable
 from libtortie.kube.objects import KubeNode
 from libtortie.linux.port import Route, RouteProto
 from libtortie.model.ipam import IPAMConfig, Persistence
-from libtortie.model.keys import IPAMConfigKey, Kind, ResourceKey, Resources
+from libtortie.model.keys import IPAMConfigKey, Kind, ResourceKey, Resources, path_of
 from libtortie.model.resources import IPPool
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.kube import FakeKube
@@ -297,6 +297,34 @@ def test_a_silent_api_holds_up_only_what_it_knows(tmp_path: Path, store: Datasto
     kube.heal()
     assert started.attempt()
     assert pool_cidr(store) == "192.168.0.0/16"
+
+
+def test_a_restart_asks_the_api_only_after_it_has_begun(tmp_path: Path, store: Datastore) -> None:
+    """It may be in the middle of a migration, and the API silent."""
+    kube = FakeKube()
+    assert Machine(tmp_path, store, kube=kube).boot().complete
+    kube.calls.clear()
+    kube.fail(Unavailable("silence"), plural="configmaps", times=99)
+    machine = Machine(tmp_path, store, kube=kube)
+    again = machine.boot()
+    assert kube.calls == []
+    assert machine.complaints() == []
+    left = again.complete
+    kube.heal()
+    again.run()
+    assert (left, again.complete) == (False, True)
+    assert kube.calls != []
+
+
+def test_a_restart_over_an_unreadable_node_is_a_first_start(
+    tmp_path: Path, store: MemoryDatastore
+) -> None:
+    kube = FakeKube()
+    Machine(tmp_path, store, kube=kube).boot()
+    store.put_raw(path_of(ResourceKey(Kind.NODE, "node-1")), b"{")
+    kube.calls.clear()
+    Machine(tmp_path, store, kube=kube).boot()
+    assert kube.calls != []
 
 
 # -- locks ------------------------------------------------------------------------------------
