@@ -18,7 +18,7 @@ from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
-from ipam.ownership import Owners, refuse_rival, same_sandbox
+from ipam.ownership import same_sandbox
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import Owner
@@ -72,12 +72,12 @@ class Attaching:
                 handle, owner, self._wanted(), previous_owner_gone=self._sandbox_gone
             )
         lives = p.identify.pod_lives
-        for held in before:  # asked here first: IPAM asks with its lock held
-            refuse_rival(Owners(held.active, held.alternate), owner, lives, str(held.address))
         if not any(same_sandbox(o, owner) for a in before for o in (a.active, a.alternate)):
             self.undo.push("disown address", lambda: self._disown(owner, fresh=not before))
         if workload.is_target:
-            return p.ipam.claim_vm_target(handle, owner, rival_lives=lives)
+            return p.ipam.claim_vm_target(
+                handle, owner, rival_lives=lives, named=workload.vm.named
+            )
         return p.ipam.claim_vm(
             handle,
             owner,

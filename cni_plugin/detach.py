@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cni_plugin import endpoint
+from cni_plugin import endpoint, seats
 from cni_plugin.endpoint import Place
 from cni_plugin.identity import VMIdentity, Workload
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
-from libtortie.errors import NotFound, Unauthorized, Unavailable
+from libtortie.errors import NotFound, Unavailable
+from libtortie.kube.objects import LAUNCHER_PREFIX
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.resources import WorkloadEndpoint
@@ -42,9 +43,11 @@ def tear_down(
         _disown(ports, args, network, endpoint.vm_of(stored), proved=True)
         endpoint.remove(ports.store, place.key, args.container_id)
         return
+    _disown(ports, args, network, hint, proved=False)
     newer_sandbox = stored is not None
-    vm = hint or (None if newer_sandbox else ports.identify.former_vm(args))
-    _disown(ports, args, network, vm, proved=False)
+    if hint is None and not newer_sandbox and args.pod.startswith(LAUNCHER_PREFIX):
+        for seat in seats.of_sandbox(ports, args, network):
+            seats.leave(ports, seat)
 
 
 def _namesake(ports: Ports, place: Place) -> WorkloadEndpoint | None:
@@ -102,19 +105,15 @@ def _disown(
 ) -> None:
     """Give up this sandbox's claim; an ordinary pod's addresses are free then.
 
-    `proved` says that ADD recorded the VM. Otherwise its handle is only a guess, which the
-    container id fences, and nothing is freed by it.
+    `proved` says that ADD recorded the VM in an endpoint, so that it is no ordinary pod's.
     """
     if vm is None or not proved:
         _release(ports, names.container_handle(network, args.container_id), args.container_id)
     if vm is None:
         return
     leaver = Workload(args.namespace, args.pod, args.container_id, "", args.pod_uid, vm=vm)
-    ports.ipam.disown_vm(
-        names.vm_handle(network, args.namespace, vm.name),
-        leaver.owner(ports.node, ports.now()),
-        vm_deleting=proved and _vm_deleting(ports, args.namespace, vm),
-    )
+    handle = names.vm_handle(network, args.namespace, vm.name)
+    seats.leave(ports, (handle, leaver.owner(ports.node, ports.now())))
 
 
 def _release(ports: Ports, handle: str, container_id: str) -> None:
@@ -127,15 +126,6 @@ def _release(ports: Ports, handle: str, container_id: str) -> None:
             ports.log("handle_of_another", container_id=container_id, handle_id=handle)
             return
     ports.ipam.release(handle)
-
-
-def _vm_deleting(ports: Ports, namespace: str, vm: VMIdentity) -> bool:
-    """Not knowing for want of a permission keeps the address; IPAM's own GC frees it."""
-    try:
-        return ports.identify.vm_deleting(namespace, vm)
-    except Unauthorized as error:
-        ports.log("vm_state_unknown", namespace=namespace, vm=vm.name, error=str(error))
-        return False
 
 
 def _bounded(work: Callable[[], object], what: str, seconds: float | None = None) -> None:

@@ -36,6 +36,7 @@ from libtortie.kube.objects import (
     VirtualMachineInstanceMigration,
 )
 from libtortie.kube.port import KubeReader
+from libtortie.kube.targets import Standing, chosen_targets, standing
 from libtortie.model import names
 from libtortie.model.ipam import Owner, Persistence
 from libtortie.model.resources import EndpointPort
@@ -55,12 +56,13 @@ DISABLED_TARGET = (
 @dataclass(frozen=True, slots=True)
 class VMIdentity:
     """A VM that was proved. `vm_uid` is empty for a VMI without a VM; `migration_uid` is set
-    only for the target pod of a live migration."""
+    only for the target pod of a live migration, `named` once the API names it as that."""
 
     name: str
     vmi_uid: str
     vm_uid: str = ""
     migration_uid: str = ""
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,22 +159,6 @@ class Identifier:
             ports=_ports(pod),
         )
 
-    def former_vm(self, args: CmdArgs) -> VMIdentity | None:
-        """The VM that a pod being taken down refers to, *unproved*; None when there is none.
-
-        Good only for disowning, which the container id fences. Raises `Unavailable`.
-        """
-        if self._kube is None or not args.pod.startswith(LAUNCHER_PREFIX):
-            return None
-        try:
-            pod = self._kube.get(Pod, args.pod, args.namespace)
-        except NotFound:
-            return None
-        reference = pod.metadata.controller()
-        if reference is None or reference.kind != VMI_KIND or not reference.name:
-            return None
-        return VMIdentity(reference.name, reference.uid)
-
     def vm_deleting(self, namespace: str, vm: VMIdentity) -> bool:
         """Whether a VM (or its VMI, when it has no VM) is being deleted, is gone or replaced."""
         kind, uid = _what_lives(vm.vm_uid, vm.vmi_uid)
@@ -243,8 +229,8 @@ class Identifier:
             return None, None
         vmi = self._proved(VirtualMachineInstance, reference, pod, _name_of(pod))
         vm_uid = self._vm_uid(vmi)
-        migration = self._live_migration(pod, vmi)
-        return VMIdentity(vmi.metadata.name, vmi.metadata.uid, vm_uid, migration), vmi
+        migration, named = self._live_migration(pod, vmi)
+        return VMIdentity(vmi.metadata.name, vmi.metadata.uid, vm_uid, migration, named), vmi
 
     def _vm_uid(self, vmi: VirtualMachineInstance) -> str:
         """UID of the VM that controls a VMI; empty when none does."""
@@ -276,28 +262,32 @@ class Identifier:
             )
         return found
 
-    def _live_migration(self, pod: Pod, vmi: VirtualMachineInstance) -> str:
-        """UID of the live migration this pod is the target of; empty for any other pod.
+    def _live_migration(self, pod: Pod, vmi: VirtualMachineInstance) -> tuple[str, bool]:
+        """UID of the live migration this pod is the target of, empty for any other pod; and
+        whether the API names the pod as that target.
 
-        The label outlives the migration, so it counts only with a migration that is not final.
+        The label outlives the migration, so it counts only with a migration that is not final;
+        a pod beside which the API chose another is refused for good.
         """
         uid = pod.metadata.labels.get(LABEL_MIGRATION_JOB, "")
         if not uid or pod.metadata.labels.get(LABEL_LAUNCHER) != LAUNCHER:
-            return ""
+            return "", False
         migration = self._migration(pod, uid)
-        if migration is None or migration.final:
-            return ""
+        if migration is None:
+            return "", False
         who, name = _name_of(pod), migration.metadata.name
         if migration.spec.vmi_name != vmi.metadata.name:
+            if migration.final:
+                return "", False
             raise IdentityRefused(
                 f"{who}: migration {name} is of VirtualMachineInstance "
                 f"{migration.spec.vmi_name!r}, not of {vmi.metadata.name!r}"
             )
-        for state in (migration.status.migration_state, vmi.status.migration_state):
-            chosen = state.target_pod if state.migration_uid == uid else ""
-            if chosen and chosen != pod.metadata.name:
-                raise IdentityRefused(f"{who}: the target pod of migration {name} is {chosen}")
-        return uid
+        found = standing(pod.metadata.name, pod.metadata.labels, migration, vmi)
+        if found is Standing.ANOTHER:
+            chosen = ", ".join(sorted(chosen_targets(migration, vmi) - {pod.metadata.name}))
+            raise IdentityRefused(f"{who}: the target pod of migration {name} is {chosen}")
+        return (uid if found.target else ""), found is Standing.NAMED
 
     def _migration(self, pod: Pod, uid: str) -> VirtualMachineInstanceMigration | None:
         """By the name in the pod's annotation, else by UID among the namespace's migrations."""

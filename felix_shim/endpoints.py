@@ -12,7 +12,6 @@ from ipaddress import ip_interface
 from felix_shim.frames import mac_bytes
 from felix_shim.model import Endpoint, EndpointId, VMRef
 from libtortie.errors import Malformed
-from libtortie.kube.objects import LABEL_LAUNCHER, LABEL_MIGRATION_JOB, LAUNCHER
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import (
     ANNOTATION_HANDLE,
@@ -46,7 +45,7 @@ def parse_endpoint(resource: WorkloadEndpoint) -> Endpoint:
         labels=dict(metadata.labels),
         profiles=tuple(spec.profiles),
         vm=_vm(resource),
-        migration_uid=_migration(resource),
+        migration_uid=metadata.annotations.get(ANNOTATION_MIGRATION_UID, ""),
     )
 
 
@@ -78,13 +77,3 @@ def _vm(resource: WorkloadEndpoint) -> VMRef | None:
         return None
     handle = annotations.get(ANNOTATION_HANDLE, "")
     return VMRef(resource.metadata.namespace, name, uid, handle)
-
-
-def _migration(resource: WorkloadEndpoint) -> str:
-    """The migration the pod was made for: what the plugin proved, else the launcher's label."""
-    metadata = resource.metadata
-    if proved := metadata.annotations.get(ANNOTATION_MIGRATION_UID, ""):
-        return proved
-    if metadata.labels.get(LABEL_LAUNCHER) != LAUNCHER:
-        return ""
-    return metadata.labels.get(LABEL_MIGRATION_JOB, "")

@@ -1,9 +1,11 @@
 """What the API's objects say about a local endpoint. Pure; the order of arrival plays no part.
 
-A pod is the TARGET of a migration when its own label (or what the CNI plugin proved at ADD)
-names the migration, the migration is live, and it moves the VMI that owns the pod. It is the
-SOURCE when a migration of its VMI, live or Succeeded, names it as source pod: KubeVirt writes
-that into the migration's own status, and earlier into the VMI's.
+A pod is the TARGET of a migration when the CNI plugin proved at ADD that it is for it (of rivals
+with one label only the first got IPAM's seat, and with it an endpoint), the migration is live and
+moves the VMI that owns the pod, and no other pod is named as its target (`libtortie.kube.targets`,
+as in ADD). Where another is named, by VMI or migration, the pod is refused. It is the SOURCE when
+a migration of its VMI, live or Succeeded, names it as source pod: KubeVirt writes that into the
+migration's own status, and earlier into the VMI's.
 
 Proof is `VMI.status.nodeName` of the VMI with the endpoint's UID. A VMI of the same name and
 another UID is another run of the VM: the endpoint's own run is over, so the VM is elsewhere.
@@ -17,12 +19,11 @@ from dataclasses import dataclass, field
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, Proof, Role, VMRef
 from libtortie.kube.objects import (
-    LABEL_LAUNCHER,
-    LAUNCHER,
     MigrationState,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
+from libtortie.kube.targets import Standing, standing
 
 Name = tuple[str, str]
 _SUCCEEDED = "Succeeded"
@@ -98,19 +99,21 @@ def derive(
         return Facts(raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
     migrations = machines.migrations_of(vm)
     instance = machines.instance_of(vm)
-    target = _targeting(endpoint, migrations)
+    target, found = _targeting(endpoint, migrations, instance, vm)
+    refused = found is Standing.ANOTHER
     role = Role.NONE
-    if target is not None:
+    if found.target:
         role = Role.TARGET
-    elif any(_is_source(endpoint, migration, instance, vm) for migration in migrations):
+    elif not refused and any(_is_source(endpoint, one, instance, vm) for one in migrations):
         role = Role.SOURCE
     return Facts(
         role=role,
         final=all(migration.final for migration in migrations),
-        proof=prove(endpoint, vm, instance, node),
+        proof=Proof.ELSEWHERE if refused else prove(endpoint, vm, instance, node),
         raised_elsewhere=raised_elsewhere,
         stale_elsewhere=stale_elsewhere,
-        migration_uid=target.metadata.uid if target is not None else "",
+        migration_uid=target if found.target else "",
+        refused=refused,
     )
 
 
@@ -127,18 +130,35 @@ def prove(
         return Proof.UNKNOWN
     if runs_on != node:
         return Proof.ELSEWHERE
+    state = instance.status.migration_state
+    movers = {state.source_pod, state.target_pod}
+    if endpoint.migration_uid and "" not in movers and endpoint.id.pod not in movers:
+        return Proof.ELSEWHERE  # it came to be a target, and the last hand-off was of others
     pods = instance.status.active_pods
     another_pod_here = endpoint.pod_uid not in pods and node in pods.values()
     return Proof.ELSEWHERE if endpoint.pod_uid and another_pod_here else Proof.HERE
 
 
 def _targeting(
-    endpoint: Endpoint, migrations: tuple[VirtualMachineInstanceMigration, ...]
-) -> VirtualMachineInstanceMigration | None:
-    if not endpoint.migration_uid or endpoint.labels.get(LABEL_LAUNCHER) != LAUNCHER:
-        return None
-    live = (item for item in migrations if not item.final)
-    return next((m for m in live if m.metadata.uid == endpoint.migration_uid), None)
+    endpoint: Endpoint,
+    migrations: tuple[VirtualMachineInstanceMigration, ...],
+    instance: VirtualMachineInstance | None,
+    vm: VMRef,
+) -> tuple[str, Standing]:
+    """The migration the endpoint was made for, and what that makes of it.
+
+    After the migration was deleted the VMI may still name its target.
+    """
+    uid = endpoint.migration_uid
+    if not uid:
+        return "", Standing.NONE
+    vmi = instance if instance is not None and instance.metadata.uid == vm.vmi_uid else None
+    for migration in migrations:
+        if migration.metadata.uid == uid:
+            return uid, standing(endpoint.id.pod, endpoint.labels, migration, vmi)
+    state = vmi.status.migration_state if vmi is not None else MigrationState()
+    named = state.target_pod if state.migration_uid == uid else ""
+    return uid, Standing.ANOTHER if named not in ("", endpoint.id.pod) else Standing.NONE
 
 
 def _is_source(

@@ -11,7 +11,9 @@ Three things are told about a VM, by three witnesses of different worth:
 3. the API (`Facts.role`, `final`, `proof`): true, but late and in no particular order.
 
 So frames beat a raise, a newer raise beats an older claim of ours, and the API's word moves what
-neither of them settles. `docs/adr/0002` says where this goes beyond the design's table.
+neither of them settles. `docs/adr/0002` says where this goes beyond the design's table. Above all
+three stands who may speak for the VM: a pod beside which the API chose another is REFUSED, and
+nothing it sends counts any more (`docs/adr/0006`).
 
 `TABLE` is that table. `settle` derives the inputs that the facts call for and steps until none is
 left; `step` takes one input. Timers and signs carry the *episode* in which they were asked for
@@ -146,7 +148,9 @@ def settle(
     )
     actions: list[Action] = []
     for _ in range(len(State)):
-        due = _due(machine, became_target, now, settings)
+        stands = machine.state not in (State.REFUSED, State.ENDED)
+        refused = Input.ANOTHER_NAMED if facts.refused and stands else None
+        due = refused or _due(machine, became_target, now, settings)
         if due is None:
             break
         machine, more = step(machine, Event(due, machine.episode), now, settings)
@@ -216,7 +220,7 @@ def _due(machine: Machine, became_target: bool, now: float, settings: Timing) ->
             return _due_in_suppressed(machine, became_target)
         case State.DEPARTED:
             return _due_in_departed(machine)
-        case State.ENDED:
+        case State.REFUSED | State.ENDED:
             return None
 
 

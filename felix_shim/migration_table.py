@@ -19,6 +19,7 @@ class State(StrEnum):
     TIME_WAIT = "time-wait"  # elevated: until the other nodes have let go
     SUPPRESSED = "suppressed"  # none: was a target, and the VM is not here
     DEPARTED = "departed"  # none: had the VM, and it is elsewhere
+    REFUSED = "refused"  # none, for good: its migration has another pod as target
     ENDED = "ended"  # none: the endpoint was removed; the machine is to be dropped
 
 
@@ -29,6 +30,7 @@ LISTENING = frozenset({State.TARGET, State.SUPPRESSED, State.DEPARTED})
 class Input(StrEnum):
     """The rows of the table."""
 
+    ANOTHER_NAMED = "another pod named as target"
     BECAME_TARGET = "becomes target"
     SIGN = "sign of the VM"
     FINAL_HERE = "migration final, VM proved here"
@@ -42,6 +44,9 @@ class Input(StrEnum):
 
 
 TABLE: dict[Input, dict[State, State]] = {
+    Input.ANOTHER_NAMED: {
+        state: State.REFUSED for state in State if state not in (State.REFUSED, State.ENDED)
+    },
     Input.BECAME_TARGET: {
         State.BASE: State.TARGET,
         State.SUPPRESSED: State.TARGET,
@@ -88,6 +93,7 @@ class Facts:
     endpoint, else a number that is larger for every new raise (see `felix_shim.raises`).
     `stale_elsewhere`: another node announces any host route for one of its addresses.
     `migration_uid`: the migration that gives `role` TARGET.
+    `refused`: the API names another pod as target of the migration that this one was made for.
 
     Before a watch is in sync its facts are unknown, not absent: keep the previous ones.
     """
@@ -98,6 +104,7 @@ class Facts:
     raised_elsewhere: int = 0
     stale_elsewhere: bool = False
     migration_uid: str = ""
+    refused: bool = False
 
 
 class Timing(Protocol):

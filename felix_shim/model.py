@@ -36,8 +36,8 @@ class Endpoint:
     """One attachment on this node, as policy and routes see it.
 
     `orchestrator` and `workload` give its status file's name. `pod_uid` and `container_id` fence
-    it against other sandboxes of the same pod name. `migration_uid` is the label
-    `kubevirt.io/migrationJobUID` of its pod, which outlives the migration.
+    it against other sandboxes of the same pod name. `migration_uid` is the
+    migration whose target its pod was proved to be at ADD; it outlives the migration.
     """
 
     id: EndpointId

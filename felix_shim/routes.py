@@ -52,7 +52,7 @@ def route_priority(state: State, priorities: Priorities) -> int | None:
             return priorities.normal
         case State.LIVE | State.TIME_WAIT:
             return priorities.elevated
-        case State.TARGET | State.SUPPRESSED | State.DEPARTED | State.ENDED:
+        case State.TARGET | State.SUPPRESSED | State.DEPARTED | State.REFUSED | State.ENDED:
             return None
 
 

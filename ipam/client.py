@@ -41,6 +41,7 @@ from .settings import (
     require_ready,
 )
 from .transaction import Transaction
+from .witness import Witness, answered
 
 __all__ = ["AddressRequest", "Allocation", "IPAMClient", "Retry"]
 
@@ -57,6 +58,7 @@ class _Job:
     want: AddressRequest
     change: Callable[[Owners], Owners]
     gone: OwnerGone
+    progress: Progress = field(default_factory=Progress)
     before: frozenset[IPAddress] | None = None
     tidy: list[AffinityKey] = field(default_factory=list)
 
@@ -118,8 +120,9 @@ class IPAMClient:
         name holds is taken over only when `previous_owner_gone` says so of its owner.
         Raises `NoFreeAddresses`, `OwnerMismatch`, `InvalidInput`, `Conflict`, `Unavailable`.
         """
-        gone = _remembered(previous_owner_gone)
-        return self._allocate(_Job(handle_id, owner, want, lambda owners: owners, gone))
+        gone = Witness(previous_owner_gone)
+        job = _Job(handle_id, owner, want, lambda owners: owners, gone)
+        return self._allocate(job, gone)
 
     def claim_vm(
         self,
@@ -134,31 +137,42 @@ class IPAMClient:
 
         The caller has verified the pod with the API. Addresses of another VM that had the same
         name are handed over only when `previous_owner_gone` says so of their owner; another pod
-        of the VM keeps them while `rival_lives` says so of it. Both are asked in the middle of
-        the decision, about whoever holds the addresses then. Raises `OwnerMismatch` naming both,
+        of the VM keeps them while `rival_lives` says so of it. Both are asked about whoever holds
+        the addresses when the decision is made, once for each. Raises `OwnerMismatch` naming both,
         and what `assign` raises.
         """
-        gone, lives = _remembered(previous_owner_gone), _remembered(rival_lives)
+        gone, lives = Witness(previous_owner_gone), Witness(rival_lives)
 
         def change(owners: Owners) -> Owners:
             return ownership.claim(owners, owner, gone, lives)
 
-        return self._allocate(_Job(handle_id, owner, want, change, nobody_is_gone))
+        job = _Job(handle_id, owner, want, change, nobody_is_gone)
+        return self._allocate(job, gone, lives)
 
     def claim_vm_target(
-        self, handle_id: str, owner: Owner, *, rival_lives: PodLives = nobody_lives
+        self,
+        handle_id: str,
+        owner: Owner,
+        *,
+        rival_lives: PodLives = nobody_lives,
+        named: bool = False,
     ) -> tuple[Allocation, ...]:
         """Make a migration target the alternate owner of every address of the VM.
 
-        The caller knows that addresses persist (`ipam.persistence`). Raises `MigrationRefused`
-        when the VM has no address or belongs to another VM, `OwnerMismatch` while `rival_lives`
-        says so of another target of the same migration.
+        `named`: the API names this pod as the migration's target, so that no other keeps the
+        seat. The caller knows that addresses persist (`ipam.persistence`). Raises
+        `MigrationRefused` when the VM has no address or belongs to another VM, `OwnerMismatch`
+        while `rival_lives` says so of another target of the same migration.
         """
-        lives = _remembered(rival_lives)
-        return self._loop.run(
-            f"claim {handle_id} for a target",
-            lambda tx: vm.claim_target(tx, handle_id, owner, lives),
-        )
+        lives = Witness(rival_lives)
+
+        def attempt() -> tuple[Allocation, ...]:
+            return self._loop.run(
+                f"claim {handle_id} for a target",
+                lambda tx: vm.claim_target(tx, handle_id, owner, lives, named=named),
+            )
+
+        return answered(attempt, lives)
 
     def promote(self, handle_id: str, target: Owner) -> bool:
         """Make a migration target the active owner; True once the store says so.
@@ -170,6 +184,14 @@ class IPAMClient:
         return self._loop.run(
             f"promote in {handle_id}", lambda tx: vm.promote(tx, handle_id, target)
         )
+
+    def seats_of(self, container_id: str) -> tuple[tuple[str, Owner], ...]:
+        """(handle, owner) wherever a sandbox of this node is active or alternate owner.
+
+        Found in the blocks, all of them: a VM brings its address from another node's. Nobody has
+        to be asked whose the sandbox was. Raises what the store raises.
+        """
+        return vm.seats(Transaction(self._store), self._node, container_id)
 
     def disown_vm(self, handle_id: str, owner: Owner, *, vm_deleting: bool) -> bool:
         """Take a deleted sandbox out of the owners; True when the addresses were freed.
@@ -205,17 +227,19 @@ class IPAMClient:
         self._loop.run(f"release {handle_id}", decide)
         return tuple(freed)
 
-    def _allocate(self, job: _Job) -> tuple[Allocation, ...]:
-        progress = Progress()
+    def _allocate(self, job: _Job, *witnesses: Witness) -> tuple[Allocation, ...]:
         try:
-            got = self._loop.run(
-                f"allocate for {job.handle_id}",
-                lambda tx: self._decide(tx, job),
-                progress=progress,
-                lock=self._lock,
+            got = answered(
+                lambda: self._loop.run(
+                    f"allocate for {job.handle_id}",
+                    lambda tx: self._decide(tx, job),
+                    progress=job.progress,
+                    lock=self._lock,
+                ),
+                *witnesses,
             )
         except TortieError:
-            if progress.uncertain and job.before is not None:
+            if job.progress.uncertain and job.before is not None:
                 self._undo(job, job.before)
             raise
         self._tidy(job.tidy)
@@ -305,19 +329,6 @@ class IPAMClient:
                     tx.commit()
             except TortieError:
                 continue
-
-
-def _remembered(gone: OwnerGone) -> OwnerGone:
-    """Ask once per owner, however many attempts there are."""
-    answers: dict[tuple[tuple[str, str], ...], bool] = {}
-
-    def ask(owner: Owner) -> bool:
-        key = tuple(sorted(owner.items()))
-        if key not in answers:
-            answers[key] = gone(owner)
-        return answers[key]
-
-    return ask
 
 
 def _allocation_in(tx: Transaction, cidr: IPNetwork, address: IPAddress) -> Allocation | None:

@@ -125,23 +125,27 @@ def stopped(owner: Owner) -> dict[str, str]:
     return {key: owner[key] for key in keys if owner.get(key)}
 
 
-def refuse_rival(owners: Owners, claimant: Owner, lives: PodLives, what: str) -> None:
+def refuse_rival(owners: Owners, claimant: Owner, lives: PodLives) -> None:
     """A VM runs in one pod, plus one target per migration: whoever else lives, stays.
 
     This is what a forged owner reference with the right UID meets, and the slower of two pods
-    that claim at once. `what` names the address. Raises `OwnerMismatch` naming both.
+    that claim at once. Raises `OwnerMismatch` naming both.
     """
-    migration = claimant.get("vmim-uid", "")
-    sitting = owners.alternate if migration else owners.active
+    for seat, sitting in (("alternate", owners.alternate), ("active", owners.active)):
+        if _is_rival(sitting, claimant, seat) and lives(sitting):
+            raise OwnerMismatch(
+                f"the {seat} owner of the VM's address is {_pod_text(sitting)}, which is alive; "
+                f"{_pod_text(claimant)} may not take it over"
+            )
+
+
+def _is_rival(sitting: Owner, claimant: Owner, seat: str) -> bool:
+    """Whether another pod has what this one claims: the active seat or, for a migration's target,
+    either seat as the target of the same migration (it may have been promoted)."""
     if not is_pod(sitting) or same_pod(sitting, claimant):
-        return
-    if migration and sitting.get("vmim-uid") != migration:
-        return
-    if lives(sitting):
-        raise OwnerMismatch(
-            f"{'alternate' if migration else 'active'} owner of {what} is {_pod_text(sitting)}, "
-            f"which is alive; {_pod_text(claimant)} may not take it over"
-        )
+        return False
+    migration = claimant.get("vmim-uid", "")
+    return sitting.get("vmim-uid", "") == migration if migration else seat == "active"
 
 
 def claim(
@@ -153,7 +157,7 @@ def claim(
     not live (the caller verified with the API that the VM's controller made this pod). Another
     VM of the same name must be gone. Raises `OwnerMismatch` naming both.
     """
-    refuse_rival(owners, claimant, lives, "the address")
+    refuse_rival(owners, claimant, lives)
     strangers = [o for o in (owners.active, owners.alternate) if o and not same_vm(o, claimant)]
     for stranger in strangers:
         if not gone(stranger):
@@ -167,22 +171,42 @@ def claim(
     return Owners(_refreshed(owners.active, claimant), alternate)
 
 
-def claim_target(owners: Owners, target: Owner, lives: PodLives = nobody_lives) -> Owners:
+def claim_target(
+    owners: Owners, target: Owner, lives: PodLives = nobody_lives, *, named: bool = False
+) -> Owners:
     """Make a migration target the alternate owner, in place of any older target.
+
+    Of two pods of one migration the first keeps the seat while it lives, until the API names the
+    target: `named` is that pod, and takes the seat from any other, dead or alive. A rival that
+    was promoted meanwhile gives the active seat back to the pod it had it from.
 
     A target that was promoted already stays active. Raises `MigrationRefused` when the address
     belongs to another VM, `OwnerMismatch` when another target of this migration lives.
     """
-    refuse_rival(owners, target, lives, "the address")
+    if not named:
+        refuse_rival(owners, target, lives)
     current = owners.active or owners.alternate
     if current and not same_vm(current, target):
         raise MigrationRefused(
             f"the address belongs to {_vm_text(current)}, the migration is of {_vm_text(target)}"
         )
+    if target.get("vmim-uid"):
+        owners = _without_rival(owners, target)
     if same_pod(owners.active, target):
         alternate = {} if same_pod(owners.alternate, target) else owners.alternate
         return Owners(_refreshed(owners.active, target), alternate)
     return Owners(owners.active, _refreshed(owners.alternate, target))
+
+
+def _without_rival(owners: Owners, target: Owner) -> Owners:
+    """The owners without any other target of the same migration."""
+    active, alternate = owners.active, owners.alternate
+    if _is_rival(alternate, target, "alternate"):
+        alternate = {}
+    if _is_rival(active, target, "active"):
+        source = is_pod(alternate) and not same_pod(alternate, target)
+        active, alternate = (alternate, {}) if source else (stopped(active), alternate)
+    return Owners(active, alternate)
 
 
 def disown(owners: Owners, leaver: Owner) -> Owners:

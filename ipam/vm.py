@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from libtortie.errors import MigrationRefused, OwnerMismatch
-from libtortie.model.ipam import Owner
-from libtortie.model.keys import BlockKey
+from libtortie.model.ipam import Block, Owner
+from libtortie.model.keys import BlockKey, Blocks
 
 from . import block as blocks
 from . import ownership
@@ -20,7 +20,7 @@ from .transaction import Transaction
 
 
 def claim_target(
-    tx: Transaction, handle_id: str, target: Owner, lives: PodLives
+    tx: Transaction, handle_id: str, target: Owner, lives: PodLives, *, named: bool
 ) -> tuple[Allocation, ...] | Again:
     """Make a migration target the alternate owner of everything the VM holds.
 
@@ -32,7 +32,11 @@ def claim_target(
         return AGAIN
     if not found.held:
         raise MigrationRefused(f"migration target pod but no IP allocated to VM handle {handle_id}")
-    change_owners(tx, found, lambda owners: ownership.claim_target(owners, target, lives))
+
+    def change(owners: Owners) -> Owners:
+        return ownership.claim_target(owners, target, lives, named=named)
+
+    change_owners(tx, found, change)
     return allocations(holdings(tx, handle_id))
 
 
@@ -64,6 +68,20 @@ def disown(
         return True
     change_owners(tx, found, lambda owners: ownership.disown(owners, leaver))
     return False
+
+
+def seats(tx: Transaction, node: str, container_id: str) -> tuple[tuple[str, Owner], ...]:
+    """(handle, owner) wherever a sandbox of a node is active or alternate owner."""
+    found: list[tuple[str, Owner]] = []
+    records = (record for version in (4, 6) for record in tx.records(Blocks(version)))
+    for block in (record.value for record in records if isinstance(record.value, Block)):
+        for held in block.attributes:
+            for owner in (held.active, held.alternate):
+                seat = (held.handle_id or "", owner)
+                mine = (owner.get("node"), owner.get("container-id")) == (node, container_id)
+                if mine and held.handle_id and seat not in found:
+                    found.append(seat)
+    return tuple(found)
 
 
 def owners_of(item: Held) -> Owners:

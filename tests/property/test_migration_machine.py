@@ -36,6 +36,7 @@ facts = st.builds(
     raised_elsewhere=st.integers(0, 4),
     stale_elsewhere=st.booleans(),
     migration_uid=st.sampled_from(["", "m1", "m2"]),
+    refused=st.sampled_from([False, False, False, True]),
 )
 events = st.builds(
     Event, st.sampled_from([Input.SIGN, Input.TIMER, Input.REMOVED]), st.integers(0, 6)
@@ -176,7 +177,9 @@ def test_without_signs_only_the_last_facts_decide_between_route_and_none(
 ) -> None:
     """For an endpoint that is no party to a migration and sees no raise."""
     quiet = [
-        replace(one, role=Role.NONE, final=True, raised_elsewhere=0, migration_uid="")
+        replace(
+            one, role=Role.NONE, final=True, raised_elsewhere=0, migration_uid="", refused=False
+        )
         for one in (first, second, third)
     ]
     machine = Machine()
@@ -184,3 +187,15 @@ def test_without_signs_only_the_last_facts_decide_between_route_and_none(
         machine, _ = settle(machine, known, 0.0, TIMING)
     direct, _ = settle(Machine(), quiet[-1], 0.0, TIMING)
     assert machine.state is direct.state
+
+
+@given(moves, facts, moves)
+def test_a_pod_that_was_refused_never_has_a_route_again(
+    before: list[Facts | Event | Input | float],
+    last: Facts,
+    after: list[Facts | Event | Input | float],
+) -> None:
+    machine, _ = play([*before, replace(last, refused=True)])
+    assert machine.state in (State.REFUSED, State.ENDED)
+    machine, _ = play([*before, replace(last, refused=True), *after])
+    assert machine.state in (State.REFUSED, State.ENDED)

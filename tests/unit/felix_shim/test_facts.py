@@ -137,3 +137,46 @@ def test_a_complete_list_forgets_the_rest() -> None:
     assert derive(TARGET, machines, NODE).proof is Proof.HERE
     machines.keep_instances(frozenset())
     assert derive(TARGET, machines, NODE).proof is Proof.UNKNOWN
+
+
+@pytest.mark.parametrize("phase", ["Scheduling", "Running", "Succeeded", "Failed"])
+@pytest.mark.parametrize("witness", ["migration", "vmi", "vmi, migration deleted"])
+def test_a_pod_beside_which_another_is_named_is_refused(phase: str, witness: str) -> None:
+    job = migration("m1", phase, source="src", target="real" if witness == "migration" else "")
+    state = {"migrationUid": "m1", "targetPod": "real"} if witness != "migration" else {}
+    here = instance(NODE, state=state, pods={"uid-of-src": NODE, "uid-of-tgt": NODE})
+    objects = [here] if witness.endswith("deleted") else [job, here]
+    found = facts(TARGET, *objects)
+    assert (found.role, found.refused, found.proof) == (Role.NONE, True, Proof.ELSEWHERE)
+    assert found.migration_uid == ""
+    assert not facts(SOURCE, *objects).refused
+    assert facts(SOURCE, *objects).proof is Proof.HERE
+
+
+def test_a_pod_that_is_named_and_one_that_nobody_names_are_targets() -> None:
+    named = instance("n0", state={"migrationUid": "m1", "targetPod": "tgt"})
+    assert facts(TARGET, migration("m1"), named).role is Role.TARGET
+    assert facts(TARGET, migration("m1", target="tgt")).role is Role.TARGET
+    before = instance("n0", state={"migrationUid": "m0", "targetPod": "x", "sourcePod": "y"})
+    found = facts(TARGET, migration("m1"), before)
+    assert (found.role, found.refused) == (Role.TARGET, False), "an earlier migration's hand-off"
+
+
+def test_a_vmi_of_another_run_names_nobody() -> None:
+    stranger = instance("n0", uid="run-0", state={"migrationUid": "m1", "targetPod": "real"})
+    assert facts(TARGET, migration("m1"), stranger).role is Role.TARGET
+
+
+def test_the_label_alone_makes_no_target() -> None:
+    """Only the pod that got IPAM's seat at ADD has the annotation."""
+    label = {"kubevirt.io/migrationJobUID": "m1"}
+    rival = endpoint(endpoint_record("rival", labels=label))
+    assert facts(rival, migration("m1")).role is Role.NONE
+
+
+def test_a_would_be_target_that_took_no_part_in_the_last_hand_off_has_not_the_vm() -> None:
+    state = {"migrationUid": "m2", "sourcePod": "src", "targetPod": "real"}
+    pods = dict.fromkeys(["uid-of-src", "uid-of-real", "uid-of-tgt"], NODE)
+    here = instance(NODE, state=state, pods=pods)
+    assert facts(TARGET, here).proof is Proof.ELSEWHERE
+    assert facts(SOURCE, here).proof is Proof.HERE

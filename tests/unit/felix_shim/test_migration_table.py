@@ -41,6 +41,7 @@ COLUMNS = (
     State.TIME_WAIT,
     State.SUPPRESSED,
     State.DEPARTED,
+    State.REFUSED,
 )
 ABBREVIATIONS = {
     "B": State.BASE,
@@ -49,20 +50,23 @@ ABBREVIATIONS = {
     "W": State.TIME_WAIT,
     "S": State.SUPPRESSED,
     "D": State.DEPARTED,
+    "R": State.REFUSED,
     "E": State.ENDED,
 }
-# One letter a column, `-` for "nothing happens"; as in the design, plus SOURCE in Suppressed.
+# One letter a column, `-` for "nothing happens"; as in the design, plus SOURCE in Suppressed and
+# the row and column of a pod beside which another is named.
 ROWS = {
-    Input.BECAME_TARGET: "T---TT",
-    Input.SIGN: "-L--LL",
-    Input.FINAL_HERE: "-WW-WB",
-    Input.FINAL_NOT_HERE: "-S----",
-    Input.RAISED_ELSEWHERE: "D-SS--",
-    Input.RAISE_GONE: "-----B",
-    Input.PROVED_ELSEWHERE: "D-----",
-    Input.TIMER: "---B--",
-    Input.BECAME_SOURCE: "-BBBB-",
-    Input.REMOVED: "EEEEEE",
+    Input.ANOTHER_NAMED: "RRRRRR-",
+    Input.BECAME_TARGET: "T---TT-",
+    Input.SIGN: "-L--LL-",
+    Input.FINAL_HERE: "-WW-WB-",
+    Input.FINAL_NOT_HERE: "-S-----",
+    Input.RAISED_ELSEWHERE: "D-SS---",
+    Input.RAISE_GONE: "-----B-",
+    Input.PROVED_ELSEWHERE: "D------",
+    Input.TIMER: "---B---",
+    Input.BECAME_SOURCE: "-BBBB--",
+    Input.REMOVED: "EEEEEEE",
 }
 CELLS = [
     (row, column, ABBREVIATIONS.get(letter, column))

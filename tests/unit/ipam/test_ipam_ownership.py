@@ -210,3 +210,47 @@ def test_promotion_still_works_when_the_source_left_first() -> None:
 )
 def test_when_a_deleted_vms_address_may_be_freed(owners: Owners, free: bool) -> None:
     assert rules.may_free(owners, SOURCE) is free
+
+
+# --- rivals ----------------------------------------------------------------------------------
+
+RIVAL = vm_pod("forged", node="n3", vmim_uid="m-1")
+
+
+def everyone_lives(_: Owner) -> bool:
+    return True
+
+
+def test_of_two_targets_of_one_migration_the_first_stays_until_one_is_named() -> None:
+    sitting = Owners(SOURCE, RIVAL)
+    with pytest.raises(OwnerMismatch, match="forged, which is alive"):
+        rules.claim_target(sitting, TARGET, everyone_lives)
+    assert rules.claim_target(sitting, TARGET, everyone_lives, named=True) == Owners(SOURCE, TARGET)
+    assert rules.claim_target(sitting, TARGET) == Owners(SOURCE, TARGET), "a dead one goes"
+
+
+def test_a_named_target_asks_about_nobody() -> None:
+    def fails(owner: Owner) -> bool:
+        raise AssertionError(owner)
+
+    rules.claim_target(Owners(SOURCE, RIVAL), TARGET, fails, named=True)
+
+
+def test_a_rival_that_was_promoted_gives_the_seat_back_to_the_source() -> None:
+    promoted = rules.promote(Owners(SOURCE, RIVAL), RIVAL)
+    assert promoted == Owners(RIVAL, SOURCE)
+    assert rules.claim_target(promoted, TARGET, named=True) == Owners(SOURCE, TARGET)
+    gone = Owners(RIVAL, {})
+    left = rules.claim_target(gone, TARGET, named=True)
+    assert (rules.is_pod(left.active), left.alternate) == (False, TARGET)
+    assert left.active["vm-uid"] == "vm-1"
+    assert rules.claim_target(Owners(RIVAL, TARGET), TARGET, named=True).alternate == TARGET
+
+
+def test_a_named_target_takes_only_its_own_migrations_seats() -> None:
+    older = vm_pod("dst0", vmim_uid="m-0")
+    assert rules.claim_target(Owners(older, {}), TARGET, named=True) == Owners(older, TARGET)
+    done = Owners(TARGET, SOURCE)
+    assert rules.claim_target(done, TARGET, named=True) == done
+    bare = {**TARGET, "vmim-uid": ""}
+    assert rules.claim_target(Owners(SOURCE, {}), bare, named=True).active == SOURCE
