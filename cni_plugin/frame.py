@@ -25,7 +25,10 @@ MAX_BODY = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a runtime gave the executable: its `CNI_*` variables and standard input."""
+    """What a runtime gave the executable: its `CNI_*` variables and standard input.
+
+    Bytes that are not UTF-8 are lone surrogates, as in `os.environ`: `skel` names the variable.
+    """
 
     env: Mapping[str, str]
     stdin: bytes
@@ -41,7 +44,9 @@ class Response:
 
 def encode_request(env: Mapping[str, str], stdin: bytes) -> bytes:
     """The request frame. ValueError when it would exceed `MAX_BODY`."""
-    block = b"\0".join(f"{name}={value}".encode() for name, value in env.items())
+    block = b"\0".join(
+        f"{name}={value}".encode(errors="surrogateescape") for name, value in env.items()
+    )
     body = len(block).to_bytes(4, "big") + block + stdin
     if len(body) > MAX_BODY:
         raise ValueError(f"request of {len(body)} bytes exceeds {MAX_BODY}")
@@ -62,10 +67,7 @@ def decode_request(body: bytes) -> Request:
         raise Malformed(f"environment of {size} bytes in a body of {len(body)}")
     env: dict[str, str] = {}
     for item in filter(None, body[4 : 4 + size].split(b"\0")):
-        try:
-            name, separator, value = item.decode().partition("=")
-        except UnicodeDecodeError as error:
-            raise Malformed(f"environment is not UTF-8: {error}") from error
+        name, separator, value = item.decode(errors="surrogateescape").partition("=")
         if not name or not separator:
             raise Malformed(f"environment item {item[:40]!r} is not NAME=VALUE")
         env[name] = value

@@ -43,7 +43,7 @@ class JsonLines:
             return
         head = {"time": datetime.now(UTC).isoformat(), "level": level, "event": event}
         line = json.dumps({**head, **fields}, default=str) + "\n"
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # closed
             sys.stderr.write(line)
         if self._path:
             with suppress(OSError), Path(self._path).open("a", encoding="utf-8") as file:

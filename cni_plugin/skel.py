@@ -29,6 +29,8 @@ from cni_plugin.undo import Log, silent
 from libtortie import errors
 
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_VM_LABEL = re.compile(r"(^|\.)vmi\.")
+"""A container's handle is `<network>.<id>`, a VM's `<network>.vmi.<namespace>.<name>`."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _IFNAME_MAX = 15
 INTERNAL_ERROR = 999
@@ -108,8 +110,8 @@ def dispatch(
         text = f"internal error: {type(error).__name__}: {errors.first_line(error)[:300]}"
     log(
         "cni_error",
-        command=env.get("CNI_COMMAND", "")[:16],
-        container_id=env.get("CNI_CONTAINERID", "")[:128],
+        command=_printable(env.get("CNI_COMMAND", "")[:16]),
+        container_id=_printable(env.get("CNI_CONTAINERID", "")[:128]),
         code=code,
         error=text[:2000],
         **({"traceback": trace} if trace else {}),
@@ -163,6 +165,13 @@ def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
             f"CNI_CONTAINERID is {short(container_id)}; want 1 to 128 of letters, digits, "
             "'_', '.', '-', a letter or digit first"
         )
+    if _VM_LABEL.search(container_id):
+        raise InvalidEnvironment(
+            f"CNI_CONTAINERID is {short(container_id)}; 'vmi.' in it would name a VM's addresses"
+        )
+    for name in ("CNI_NETNS", "CNI_ARGS"):
+        if not _is_text(env.get(name, "")):
+            raise InvalidEnvironment(f"{name} is {short(env[name])}, which is not UTF-8")
     netns = env.get("CNI_NETNS", "")
     if not netns and command != "DEL":
         raise InvalidEnvironment(f"CNI_NETNS is missing; {command} needs it")
@@ -174,6 +183,16 @@ def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
             f"CNI_IFNAME is {short(ifname)}; want an interface name of at most {_IFNAME_MAX} bytes"
         )
     return CmdArgs(container_id, netns, ifname, _cni_args(env.get("CNI_ARGS", "")))
+
+
+def _printable(value: str) -> str:
+    """A value for the log, which is UTF-8."""
+    return value.encode(errors="replace").decode()
+
+
+def _is_text(value: str) -> bool:
+    """Whether an environment value was UTF-8: other bytes arrive as lone surrogates (PEP 383)."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _legal_ifname(name: str) -> bool:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cni_plugin.errors import IncompatibleVersion, InvalidConfig, Undecodable, UnsupportedField
+from libtortie.datastore.open import DatastoreType
 from libtortie.linux.port import IPInterface
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -44,6 +45,12 @@ class KubernetesConf(_Strict):
 
     kubeconfig: str = ""
     k8s_api_root: str = ""
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if not (self.kubeconfig or self.k8s_api_root):
+            raise ValueError("want kubeconfig or k8s_api_root")
+        return self
 
 
 class PolicyConf(_Strict):
@@ -123,6 +130,16 @@ class NetConf(_Strict):
             raise ValueError(
                 "want 1 to 63 of letters, digits, '_', '.', '-', a letter or digit first"
             )
+        if "vmi" in value.split(".")[1:]:
+            raise ValueError("'.vmi' in it would make handles of containers read like VMs'")
+        return value
+
+    @field_validator("datastore_type")
+    @classmethod
+    def _is_datastore(cls, value: str) -> str:
+        known = get_args(DatastoreType)
+        if value and value not in known:
+            raise ValueError(f"known datastore types are {', '.join(known)}")
         return value
 
     @field_validator(

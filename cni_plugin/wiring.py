@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cni_plugin.agreement import Agreement
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.identity import Identifier
 from cni_plugin.locks import AttachmentLocks, FileLocks
@@ -23,13 +24,14 @@ from cni_plugin.log import JsonLines
 from cni_plugin.plugin import Plugin
 from cni_plugin.policy_gate import FilePolicyGate, never_ready, nft_table_present
 from cni_plugin.ports import MTU_FILE, Ports
-from cni_plugin.skel import dispatch
+from cni_plugin.skel import INTERNAL_ERROR, Response, dispatch, error_json
 from cni_plugin.types import MAX_STDIN, NetConf
 from cni_plugin.undo import Log
 from ipam.client import IPAMClient
 from ipam.persistence import persistence
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
+from libtortie.errors import first_line
 from libtortie.kube.port import KubeReader
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import Kernel, Namespaces
@@ -45,7 +47,8 @@ class SharedParts:
     """What the agent opens once and lends to every call.
 
     `table_ready` says whether the agent's packet filter is in the kernel. `ipam` is shared
-    because its lock keeps one node's allocations from racing.
+    because its lock keeps one node's allocations from racing. `agreement` refuses configurations
+    that mean another datastore or API.
     """
 
     store: Datastore
@@ -58,6 +61,7 @@ class SharedParts:
     namespaces: Namespaces = field(default_factory=Netns)
     locks: AttachmentLocks = field(default_factory=lambda: FileLocks(RUN_DIR / LOCKS))
     mtu_file: Path = MTU_FILE
+    agreement: Agreement | None = None
 
 
 def build_plugin(
@@ -69,6 +73,8 @@ def build_plugin(
         raise InvalidConfig(
             f"nodename: {conf.nodename!r} is not the agent's {shared.node!r}; make them equal"
         )
+    if shared is not None and shared.agreement is not None:
+        shared.agreement.require(conf)
     ipam = parts.ipam or IPAMClient(parts.store, parts.node, now=_now)
     return Plugin(
         Ports(
@@ -138,9 +144,7 @@ def _kube(conf: NetConf) -> KubeReader | None:
 
     if conf.kubernetes.kubeconfig:
         return HttpKubeClient(load_kubeconfig(conf.kubernetes.kubeconfig))
-    if conf.kubernetes.k8s_api_root:
-        return HttpKubeClient(direct(conf.kubernetes.k8s_api_root))
-    raise InvalidConfig("kubernetes: want kubeconfig or k8s_api_root")
+    return HttpKubeClient(direct(conf.kubernetes.k8s_api_root))
 
 
 def _now() -> datetime:
@@ -149,6 +153,30 @@ def _now() -> datetime:
 
 def main() -> None:
     """`tortie-cni`: one call from environment and standard input; the answer on stdout."""
+    stdin = b""
+    try:
+        stdin = _read_stdin()
+        answer = _answer(stdin)
+    except Exception as error:
+        text = f"internal error: {type(error).__name__}: {first_line(error)[:300]}"
+        answer = Response(1, error_json(stdin, INTERNAL_ERROR, text))
+    try:
+        sys.stdout.buffer.write(answer.stdout)
+        sys.stdout.buffer.flush()
+    except (AttributeError, OSError):  # closed: nobody is left to be told
+        os._exit(1)
+    sys.exit(answer.code)
+
+
+def _read_stdin() -> bytes:
+    """Standard input, bounded. One that is closed or cannot be read is as good as empty."""
+    try:
+        return sys.stdin.buffer.read(MAX_STDIN + 1)
+    except (AttributeError, OSError):
+        return b""
+
+
+def _answer(stdin: bytes) -> Response:
     log = JsonLines()
 
     def build(conf: NetConf) -> Plugin:
@@ -156,11 +184,7 @@ def main() -> None:
         return build_plugin(conf, log=log)
 
     env = {name: value for name, value in os.environ.items() if name.startswith("CNI_")}
-    stdin = sys.stdin.buffer.read(MAX_STDIN + 1)
-    answer = dispatch(env, stdin, build, log=log)
-    sys.stdout.buffer.write(answer.stdout)
-    sys.stdout.buffer.flush()
-    sys.exit(answer.code)
+    return dispatch(env, stdin, build, log=log)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 
+from cni_plugin.agreement import Agreement
 from cni_plugin.frame import Request, Response
 from cni_plugin.locks import FileLocks
 from cni_plugin.plugin import Plugin
@@ -243,6 +244,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         namespaces=Netns(),
         locks=FileLocks(run_dir / "locks"),
         mtu_file=parts.config.mtu_file,
+        agreement=_agreement(parts),
     )
 
     def build(conf: NetConf) -> Plugin:
@@ -264,6 +266,13 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
     crew.over.wait()
     if not server.stop():
         log.warning("cni_requests_left")
+
+
+def _agreement(parts: Parts) -> Agreement:
+    """What a CNI configuration must mean to be served."""
+    api = parts.config.kube()
+    datastore = parts.config.datastore(parts.node)
+    return Agreement(datastore, api.server if api else "", parts.log.event)
 
 
 def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:

@@ -17,13 +17,13 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
     apt-get update -qq
     # The packages start a system-wide bird and etcd; ours run beside them, by their own rules.
-    printf '#!/bin/sh\nexit 101\n' > /tmp/tortie-policy-rc.d
     own_policy=0
+    policy=$(mktemp)
+    trap 'rm -f "$policy"; [ "$own_policy" = 0 ] || rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
     if [ ! -e /usr/sbin/policy-rc.d ]; then
-        install -m 0755 /tmp/tortie-policy-rc.d /usr/sbin/policy-rc.d; own_policy=1
+        install -m 0755 "$policy" /usr/sbin/policy-rc.d; own_policy=1
     fi
-    rm -f /tmp/tortie-policy-rc.d
-    trap '[ "$own_policy" = 0 ] || rm -f /usr/sbin/policy-rc.d' EXIT
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
 fi
 

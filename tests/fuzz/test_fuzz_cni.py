@@ -15,8 +15,10 @@ from cni_plugin.skel import dispatch
 from cni_plugin.types import NetConf, Result, parse_conf
 from libtortie.errors import Malformed, TortieError, Unavailable
 
+ESCAPED = "surrogateescape"
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0="), min_size=1, max_size=20)
-VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=50)
+BYTES = st.binary(max_size=50).map(lambda data: data.replace(b"\0", b"").decode(errors=ESCAPED))
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=50) | BYTES
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -234,5 +235,29 @@ def test_many_pods_added_and_deleted_at_once(tmp_path: Path) -> None:
             answers = list(workers.map(lambda pod: call("DEL", pod), pods))
         assert [answer.code for answer in answers] == [0] * len(pods)
         until("status files go", lambda: not any(node.status(pod) for pod in pods))
+    finally:
+        node.close()
+
+
+def test_a_configuration_for_another_datastore_or_api_is_not_served(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, f"tt-ao{os.getpid()}")
+    env = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"}
+    env |= {"CNI_NETNS": f"/run/netns/{node.name}", "CNI_ARGS": ""}
+    wrong: dict[str, list[Any]] = {
+        "datastore_type": ["oracle", "etcd", "etcdv3"],
+        "etcd_endpoints": ["http://127.0.0.1:1"],
+        "sqlite_path": [str(tmp_path / "other.db")],
+        "kubernetes": [{"k8s_api_root": "http://127.0.0.1:1"}, {}],
+    }
+    try:
+        node.start()
+        until("the agent serves", (node.root / "run" / "cni.sock").exists)
+        for key, values in wrong.items():
+            for value in values:
+                conf = {"cniVersion": "1.0.0", "name": "n", "type": "tortie", key: value}
+                answer = ask(node.root / "run" / "cni.sock", env, json.dumps(conf).encode())
+                body = json.loads(answer.stdout)
+                assert (answer.code, body["code"]) == (1, 7), (conf, body)
+                assert key in body["msg"]
     finally:
         node.close()

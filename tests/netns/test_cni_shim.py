@@ -188,6 +188,23 @@ def test_the_frame_is_the_modules_own(node: Node) -> None:
     assert shim.MAX_BODY == frame.MAX_BODY
 
 
+def test_arguments_that_are_no_text_are_refused_by_name(node: Node) -> None:
+    def handle(connection: socket.socket) -> None:
+        request = frame.read_request(connection)
+        answer = dispatch(request.env, request.stdin, lambda _: pytest.fail("must not be built"))
+        connection.sendall(frame.encode_response(answer.code, answer.stdout))
+
+    node.agent(handle)
+    for name in ("CNI_ARGS", "CNI_NETNS", "CNI_CONTAINERID", "CNI_IFNAME"):
+        bad = {name: ENV[name] + "\udcff"}
+        code, message, _ = error_of(node.run(env={**ENV, **bad}))
+        assert code == 4
+        assert name in message
+    assert (
+        node.run(env={**ENV, "CNI_PATH": "/opt/\udcff", "CNI_COMMAND": "VERSION"}).returncode == 0
+    )
+
+
 def test_exit_status_and_large_answers(node: Node) -> None:
     text = b'{"x":"' + b"y" * 1_000_000 + b'"}\n'
     node.agent(serving([], 1, text))

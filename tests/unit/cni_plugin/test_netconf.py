@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from ipaddress import ip_interface
 from typing import Any
 
@@ -84,6 +85,11 @@ def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
     ("settings", "message"),
     [
         ({"mtu": "big"}, "mtu"),
+        ({"datastore_type": "oracle"}, "datastore_type: known datastore types are sqlite, etcdv3"),
+        ({"datastore_type": "etcd"}, '(it is "etcd")'),
+        ({"name": "net.vmi"}, "name"),
+        ({"name": "a.vmi.b"}, "name"),
+        ({"kubernetes": {}}, "kubernetes: want kubeconfig or k8s_api_root"),
         ({"mtu": -1}, "mtu"),
         ({"mtu": 70000}, "mtu"),
         ({"mtu": 1.5}, "mtu"),
@@ -109,7 +115,7 @@ def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
     ],
 )
 def test_wrong_values_name_the_key(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidConfig, match=message.replace(".", r"\.")) as refused:
+    with pytest.raises(InvalidConfig, match=re.escape(message)) as refused:
         parse(**settings)
     assert len(str(refused.value)) < 400
 

@@ -153,6 +153,16 @@ def test_no_version_means_the_oldest_for_every_verb_alike() -> None:
         ({"CNI_CONTAINERID": "-c"}, "CNI_CONTAINERID"),
         ({"CNI_CONTAINERID": "c1\n"}, "CNI_CONTAINERID"),
         ({"CNI_CONTAINERID": "c" * 129}, "CNI_CONTAINERID"),
+        ({"CNI_CONTAINERID": "vmi.default.web"}, "CNI_CONTAINERID"),
+        ({"CNI_CONTAINERID": "vmi.default.web", "CNI_COMMAND": "DEL"}, "VM's addresses"),
+        ({"CNI_CONTAINERID": "vmi.default.web", "CNI_COMMAND": "CHECK"}, "VM's addresses"),
+        ({"CNI_CONTAINERID": "x.vmi.default.web", "CNI_COMMAND": "DEL"}, "VM's addresses"),
+        ({"CNI_CONTAINERID": "c\udcff"}, "CNI_CONTAINERID"),
+        ({"CNI_NETNS": "/run/netns/\udcff"}, "CNI_NETNS"),
+        ({"CNI_IFNAME": "eth\udcff"}, "CNI_IFNAME"),
+        ({"CNI_ARGS": "K8S_POD_UID=\udcff"}, "CNI_ARGS"),
+        ({"CNI_ARGS": "K8S_POD_UID=\udcff", "CNI_COMMAND": "DEL"}, "CNI_ARGS"),
+        ({"CNI_COMMAND": "\udcff"}, "CNI_COMMAND"),
         ({"CNI_NETNS": None}, "CNI_NETNS"),
         ({"CNI_NETNS": "relative"}, "CNI_NETNS"),
         ({"CNI_IFNAME": None}, "CNI_IFNAME"),
@@ -170,6 +180,24 @@ def test_no_version_means_the_oldest_for_every_verb_alike() -> None:
 )
 def test_a_bad_environment_is_code_4_and_named(env: dict[str, str | None], message: str) -> None:
     refused(4, message, **env)
+
+
+@pytest.mark.parametrize("container", ["vmi", "vmix.a", "avmi.b", "a.vmi", "vm.i"])
+def test_ids_that_merely_look_like_a_vms_are_fine(container: str) -> None:
+    assert call(CNI_CONTAINERID=container)[0].code == 0
+
+
+def test_the_log_gets_text_whatever_the_environment_was() -> None:
+    lines: list[dict[str, object]] = []
+    env = {**ENV, "CNI_COMMAND": "ADD\udcff", "CNI_CONTAINERID": "c\udcff"}
+
+    def log(event: str, /, **fields: object) -> None:
+        lines.append(fields)
+
+    dispatch(env, b"{}", Recorder(), log=log)
+    (line,) = lines
+    assert (line["command"], line["container_id"]) == ("ADD?", "c?")
+    json.dumps(line, ensure_ascii=False).encode()
 
 
 def test_del_needs_no_namespace() -> None:
