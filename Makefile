@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server
 
-.PHONY: setup fmt check test test-fast demo lab-down bench soak clean
+.PHONY: setup fmt check test test-fast demo lab-down bench bench-cutover soak clean
 
 setup: $(STAMP)
 
@@ -34,7 +34,9 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: setup
+bench: bench-cutover
+
+bench-cutover: setup
 	$(VENV)/bin/lab bench --out bench/cutover.json
 
 soak: setup

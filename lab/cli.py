@@ -12,13 +12,13 @@ from lab import control, names
 from lab.apiserver.command import apiserver
 from lab.bench import run_bench
 from lab.cli_kubevirt import kubectl, pod, vm, vmi
-from lab.cli_rim import known_node, replace_process, reported
+from lab.cli_rim import STARTERS, known_node, replace_process, reported
 from lab.cluster import bring_up, refuse_second
 from lab.cutover import report_from_json
 from lab.demo import interruptible, run_demo, uninterrupted
 from lab.durations import seconds
 from lab.measure import Wish
-from lab.nodes import in_node
+from lab.nodes import PLACES, in_netns, in_node
 from lab.state import StateDir, active_root, lab_lock
 from lab.status import render_status
 from lab.teardown import tear_down
@@ -45,13 +45,14 @@ class Convergence(click.ParamType[str]):
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the lab keeps what it must remember. Default: where the lab that is up does,"
-    f" else {names.DEFAULT_STATE_DIR}.",
+    help="Where the lab keeps what it must remember. Default: where the lab that is up does, if"
+    f" this checkout started it, else {names.DEFAULT_STATE_DIR}.",
 )
 @click.pass_context
 def main(ctx: click.Context, state_dir: Path | None) -> None:
     """A KubeVirt-style cluster in network namespaces, for demonstration and tests."""
-    root = state_dir or active_root() or names.DEFAULT_STATE_DIR
+    active = None if ctx.invoked_subcommand in STARTERS else active_root()
+    root = state_dir or active or names.DEFAULT_STATE_DIR
     ctx.obj = StateDir(root.absolute())
 
 
@@ -125,19 +126,24 @@ def migrate(state: StateDir, name: str, target: str, blackout: float, garp: bool
 
 
 @main.command("exec", context_settings={"ignore_unknown_options": True})
-@click.argument("node")
+@click.argument("where", metavar="NODE|tor|ext|api")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 @reported
-def exec_(state: StateDir, node: str, command: tuple[str, ...]) -> None:
+def exec_(state: StateDir, where: str, command: tuple[str, ...]) -> None:
     """Run a command as a process of a node: `lab exec node1 -- ip route`.
 
-    This environment's own commands (`tortiectl`) are found, after those of the machine.
+    ToR, client outside and API server are networks only: their files are the machine's. This
+    environment's own commands (`tortiectl`) are found, after those of the machine.
     """
-    known_node(state, node)
+    if where in PLACES:
+        state.read()
+    else:
+        known_node(state, where, PLACES)
     own = str(Path(sys.executable).parent)
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), own])
-    replace_process(in_node(state, node, command))
+    inside = in_netns(names.netns(where), command) if where in PLACES else None
+    replace_process(inside or in_node(state, where, command))
 
 
 @main.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import yaml
 
 from cni_plugin.install import install
+from felix_shim.bgp import Peer
 from lab import names, seed
 from lab.nodes import (
     in_netns,
@@ -27,7 +28,7 @@ from lab.nodes import (
     pin_filesystem,
 )
 from lab.processes import lab_namespaces, spawn
-from lab.state import LabRecord, StateDir
+from lab.state import LabRecord, StateDir, active_state
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
 from lab.tor import render_tor
@@ -79,6 +80,10 @@ def refuse_second(state: StateDir) -> None:
     missing = missing_tools()
     if missing:
         raise LabError(f"missing system tools: {', '.join(missing)}; run `make setup` as root")
+    active = active_state()
+    if active is not None and active.root != state.root:
+        way = f"`lab --state-dir {active.root} down`"
+        raise LabError(f"a lab is up already in {active.root}; end it with {way} if it is yours")
     present = lab_namespaces()
     if present or state.record_file.exists():
         seen = f" ({', '.join(present[:3])} …)" if present else f" ({state.record_file})"
@@ -212,15 +217,33 @@ def start_daemon(state: StateDir, node_count: int) -> Process:
 
 
 def await_ready(state: StateDir, agents: Mapping[str, Process]) -> None:
-    """Until every agent serves CNI and every node has its BGP session with the ToR."""
+    """Until every agent serves CNI and every BGP session, of the mesh and to the ToR, is up."""
     for node, agent in agents.items():
         path = state.node(node, "run") / "cni.sock"
         complaint = f"the agent of {node} does not serve CNI; see log/agent-{node}.log"
         until(path.exists, complaint, child=agent)
-    until(
-        lambda: set(agents) <= established(state),
-        "not every node has its BGP session with the ToR; see `lab exec NODE -- birdc …`",
-    )
+    until(lambda: meshed(state, len(agents)), "not every BGP session is established")
+
+
+def sessions_of(node: names.LabNode, nodes: Sequence[names.LabNode]) -> frozenset[str]:
+    """Names of the BGP protocols a node's BIRD has: one for each other node, one for the ToR."""
+    mesh = (Peer(other.address.ip, names.CLUSTER_AS, mesh=True) for other in nodes if other != node)
+    tor = Peer(names.TOR_ADDRESS, names.TOR_AS)
+    return frozenset(peer.protocol for peer in (*mesh, tor))
+
+
+def meshed(state: StateDir, count: int) -> bool:
+    """Whether all nodes and the ToR have all sessions. Raises `LabError` naming what is missing."""
+    nodes = names.lab_nodes(count)
+    birdc = ["birdc", "-s", "/run/tortie/bird.ctl", "show", "protocols"]
+    missing = {names.TOR: frozenset(node.name for node in nodes) - established(state)}
+    for node in nodes:
+        up = parse_established(run(in_node(state, node.name, birdc)))
+        missing[node.name] = sessions_of(node, nodes) - up
+    words = [f"{name}: {', '.join(sorted(lack))}" for name, lack in missing.items() if lack]
+    if words:
+        raise LabError(f"missing: {'; '.join(words)}; see `lab exec NODE -- birdc …`")
+    return True
 
 
 def established(state: StateDir) -> set[str]:

@@ -25,8 +25,9 @@ from lab.machine import machine, versions
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
 from lab.nodes import in_netns
 from lab.objects import LabPod, LabVM
+from lab.promises import checks_of
 from lab.remains import remains
-from lab.report import Act, Check, Observed, Row, checks_of, row_of
+from lab.report import Act, Check, Observed, Row, row_of
 from lab.state import StateDir, lab_lock
 from lab.story import STORY, Stage, play
 from lab.teardown import leftovers, tear_down

@@ -170,7 +170,7 @@ def _figures_of(row: Row) -> list[tuple[str, str, str]]:
         (
             "network downtime",
             amount(row.network_downtime_ms, "ms"),
-            "The longest silence any prober saw, less that pause: what the network added.",
+            "The worst silence any prober saw, without that pause: what the network added.",
         ),
         ("sign", row.sign or MISSING, "By what the guest was first heard on its new node."),
         (

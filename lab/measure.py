@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from lab import clock, control, names
@@ -27,6 +28,7 @@ from lab.tools import LabError, run
 from lab.topology import Topology
 from lab.trace import Sample, thin
 from libtortie.errors import TortieError
+from libtortie.model.names import status_file_name
 
 BASELINE_S = 0.5
 AFTER_REVERT_S = 0.5
@@ -122,6 +124,31 @@ class TableReader:
             thread.join()
 
 
+@dataclass(slots=True)
+class Course:
+    """A migration's phases, and when the target's agent first wrote each endpoint-status file.
+
+    Files are looked at whenever the phase changes, so that one written anew later counts from its
+    first time; which of them is the target pod's is known only at the end.
+    """
+
+    status_dir: Path
+    phases: list[tuple[int, str]] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
+
+    def entered(self, phase: str) -> None:
+        """Note a phase, and the files that are there by now."""
+        self.phases.append((clock.monotonic(), phase))
+        offset = clock.realtime_offset()
+        for path in self.status_dir.glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                self.files.setdefault(path.name, path.stat().st_ctime_ns - offset)
+
+    def policy_ns(self, pod: str) -> int | None:
+        """When a pod's file appeared, on CLOCK_MONOTONIC; None when it was never seen."""
+        return self.files.get(status_file_name("k8s", f"{control.NAMESPACE}/{pod}", "eth0"))
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """How a migration is to be done."""
@@ -162,26 +189,22 @@ def measure(
     Without a `stream` nothing is claimed about TCP.
     """
     before = control.get(LabVMI, wish.vm)
-    address, mac = guest_ip(before), before.status.interfaces[0].mac
+    guest = guest_ip(before), before.status.interfaces[0].mac
     started = clock.monotonic()
     nodes = {node.name: str(node.address.ip) for node in topology.nodes}
     witness = Witness(
         wish.target, nodes[wish.target], frozenset({*nodes, names.TOR} - {wish.target})
     )
-    tables = TableReader(netns_paths(topology), address)
-    phases: list[tuple[int, str]] = []
+    tables = TableReader(netns_paths(topology), guest[0])
+    course = Course(state.node(wish.target, "run") / "endpoint-status")
     with ExitStack() as stack:
-        probes = stack.enter_context(start_probes(state, address, client_netns))
-        stack.enter_context(start_observers(state, topology, wish.target, (address, mac), witness))
+        probes = stack.enter_context(start_probes(state, guest[0], client_netns))
+        stack.enter_context(start_observers(state, topology, wish.target, guest, witness))
         stack.enter_context(tables.at_cutover(witness))
         threading.Event().wait(BASELINE_S)
         tables.take("before")
         job = control.create_migration(wish.vm, wish.target, wish.annotations())
-
-        def phase(text: str) -> None:
-            phases.append((clock.monotonic(), text))
-
-        over = control.await_migration(job.metadata.name, phase)
+        over = control.await_migration(job.metadata.name, course.entered)
         tell(f"{over.status.phase}, waiting for the route's return to normal")
         if over.status.phase == "Succeeded":
             witness.await_(witness.elevated_gone, 2 * convergence_s + REVERT_GRACE_S)
@@ -189,24 +212,25 @@ def measure(
         tables.take("after")
         probed = probes.ask()
         outcome = StreamReport(**stream.ask()) if stream else UNMEASURED
-    after = control.get(LabVMI, wish.vm)
+    pod = over.status.migration_state.target_pod
     observed = Observed(
         vm=wish.vm,
         source=before.status.node_name,
         target=wish.target,
         target_address=nodes[wish.target],
-        target_pod=over.status.migration_state.target_pod,
-        ip_before=address,
-        ip_after=guest_ip(after),
+        target_pod=pod,
+        ip_before=guest[0],
+        ip_after=guest_ip(control.get(LabVMI, wish.vm)),
         phase=over.status.phase,
         stream=outcome,
         series=series_from_json(probed["series"]),
         cutover=_cutover(over.metadata.annotations),
         seen=tuple(witness.seen),
         log=tuple(agent_log(state, topology, started)),
-        phases=tuple(phases),
+        phases=tuple(course.phases),
         nodes=nodes,
         tables=tuple(tables.read),
+        policy_ns=course.policy_ns(pod),
     )
     return with_traces(observed, samples_from_json(probed["samples"]))
 

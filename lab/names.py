@@ -27,6 +27,9 @@ CLUSTER_AS = 64512
 TOR_AS = 65000
 ECHO_PORT = 7
 MAX_NODES = 9
+POLICY_TIMEOUT_S = 10
+"""How long ADD waits for policy before the pod starts without."""
+
 METRIC_NORMAL = 1024
 METRIC_ELEVATED = 512
 

@@ -16,6 +16,9 @@ from lab import names
 from lab.state import NODE_MOUNTS, StateDir
 from lab.tools import run
 
+PLACES = (names.TOR, names.EXT, names.API)
+"""What has a network of its own but is no node."""
+
 
 def missing_mount_points(directories: Sequence[str] = tuple(NODE_MOUNTS)) -> tuple[str, ...]:
     """Directories the nodes mount over that the machine lacks, parents first.

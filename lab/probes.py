@@ -54,13 +54,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one prober saw. `gaps` are those over 5 ms and the longest, in order of time."""
+    """What one prober saw. `gaps` are those over 5 ms and the longest, in order of time;
+    `lost_at` is when each lost probe was sent, in ns."""
 
     sent: int
     lost: int
     rtt_p50_ms: float
     worst_stall_ms: float
     gaps: tuple[Gap, ...] = field(default=())
+    lost_at: tuple[int, ...] = field(default=())
 
     @property
     def longest(self) -> Gap | None:
@@ -96,13 +98,15 @@ def analyse(sends: Sequence[int], receives: Sequence[int], interval_ns: int) -> 
     gaps += _silent_ends(sends, receives, answered, count)
     longest = max(gaps, key=lambda gap: gap.outage_ns, default=None)
     rtts = sorted(at - sends[index] for at, index in answered)
+    lost_at = tuple(sends[index] for index in range(count) if not receives[index])
     strides = [later - sooner for sooner, later in pairwise(sends)]
     return Series(
         sent=count,
-        lost=sum(1 for index in range(count) if not receives[index]),
+        lost=len(lost_at),
         rtt_p50_ms=clock.ms(rtts[len(rtts) // 2]) if rtts else 0.0,
         worst_stall_ms=clock.ms(max(0, max(strides, default=0) - interval_ns)),
         gaps=tuple(gap for gap in gaps if gap.outage_ns >= NOTABLE_NS or gap is longest),
+        lost_at=lost_at,
     )
 
 
@@ -230,9 +234,10 @@ def series_from_json(data: Mapping[str, Mapping[str, object]]) -> dict[str, Seri
     out = {}
     for name, one in data.items():
         fields = dict(one)
-        gaps = fields.pop("gaps")
-        assert isinstance(gaps, list)
-        out[name] = Series(**fields, gaps=tuple(Gap(**gap) for gap in gaps))  # type: ignore[arg-type]  # our own JSON
+        gaps, lost_at = fields.pop("gaps"), fields.pop("lost_at")
+        assert isinstance(gaps, list) and isinstance(lost_at, list)
+        kept = tuple(Gap(**gap) for gap in gaps)
+        out[name] = Series(**fields, gaps=kept, lost_at=tuple(lost_at))  # type: ignore[arg-type]  # our own JSON
     return out
 
 

@@ -79,7 +79,7 @@ def conflist_settings(node: names.LabNode, database: str) -> dict[str, Any]:
         "sqlite_shared": True,
         "kubernetes": {"k8s_api_root": names.api_url()},
         "policy": {"type": "k8s"},
-        "policy_setup_timeout_seconds": 10,
+        "policy_setup_timeout_seconds": names.POLICY_TIMEOUT_S,
         "log_file_path": "/var/log/tortie/cni.log",
     }
 

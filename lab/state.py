@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,12 @@ LOCK = Path("/run/tortie-lab.lock")
 
 ACTIVE = Path("/run/tortie-lab.active")
 """Names the state directory of the lab that is up, so that no command needs to be told twice."""
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+"""Where this code lives: a lab is that of the checkout that started it."""
+
+LOCK_PATIENCE_S = 10.0
+POLL_S = 0.1
 
 NODE_MOUNTS = {
     "/run/tortie": "run",
@@ -44,6 +51,7 @@ class LabRecord:
     nodes: int
     convergence: str
     made_dirs: tuple[str, ...] = field(default=())
+    checkout: str = str(CHECKOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,8 @@ class StateDir:
             data = json.loads(self.record_file.read_text())
         except FileNotFoundError as error:
             raise LabError(f"no lab is up in {self.root}; start one with `lab up`") from error
-        return LabRecord(data["nodes"], data["convergence"], tuple(data["made_dirs"]))
+        made_dirs, checkout = tuple(data["made_dirs"]), data.get("checkout", "")
+        return LabRecord(data["nodes"], data["convergence"], made_dirs, checkout)
 
     def write(self, record: LabRecord) -> None:
         """Remember what is up (before the first thing is made, so that a kill loses nothing)."""
@@ -133,10 +142,35 @@ def active_root() -> Path | None:
     return None
 
 
+def active_state() -> StateDir | None:
+    """The lab that is up, in whichever place."""
+    root = active_root()
+    return StateDir(root) if root is not None and StateDir(root).record_file.exists() else None
+
+
+def refuse_foreign(state: StateDir, *, given: bool) -> None:
+    """Raise `LabError` unless the lab that is up, if any, is in `state` and ours to change.
+
+    It is ours when this checkout started it, or when the user has `given` its state directory.
+    """
+    active = active_state()
+    if active is None:
+        return
+    way = f"to act on it, give --state-dir {active.root}"
+    if active.root != state.root:
+        raise LabError(f"the lab that is up is in {active.root}; {way}")
+    checkout = active.read().checkout
+    if not given and checkout != str(CHECKOUT):
+        raise LabError(
+            f"the lab in {active.root} was started from another checkout"
+            f" ({checkout or 'unknown'}); {way}"
+        )
+
+
 @contextlib.contextmanager
-def lab_lock(path: Path = LOCK) -> Iterator[None]:
-    """Hold the machine's lab lock. Raises `LabError` at once when another command has it."""
-    descriptor = _locked(path)
+def lab_lock(path: Path = LOCK, patience_s: float = LOCK_PATIENCE_S) -> Iterator[None]:
+    """Hold the machine's lab lock. Raises `LabError` when another command keeps it too long."""
+    descriptor = _locked(path, time.monotonic() + patience_s)
     try:
         yield
     finally:
@@ -144,14 +178,18 @@ def lab_lock(path: Path = LOCK) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, deadline: float) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise LabError("another lab command is running (up, down, demo or bench)") from None
+            if time.monotonic() > deadline:
+                busy = "another lab command is running (up, down, demo or bench)"
+                raise LabError(busy) from None
+            time.sleep(POLL_S)
+            continue
         # Its last holder may have removed the file between our open and our lock.
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_ino == os.fstat(descriptor).st_ino:

@@ -33,7 +33,7 @@ def tear_down(state: StateDir) -> Removed:
     """
     active = active_root()
     if active is not None and active != state.root and active.exists():
-        raise LabError(f"the lab that is up is in {active}: use --state-dir {active}")
+        raise LabError(f"the lab that is up is in {active}; to end it, give --state-dir {active}")
     made_dirs = _made_dirs(state)
     killed = kill_all(state.ledger)
     namespaces = lab_namespaces()

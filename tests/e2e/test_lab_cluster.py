@@ -19,7 +19,8 @@ from lab.cni_runtime import load_network
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.processes import Recorded, lab_namespaces
-from lab.report import checks_of, row_of
+from lab.promises import checks_of
+from lab.report import row_of
 from lab.state import StateDir
 from lab.stream import StreamReport
 from libtortie.datastore.open import DatastoreConfig, open_datastore

@@ -1,20 +1,28 @@
-"""A lab that was killed in the middle: `lab down` and Ctrl-C leave nothing."""
+"""A lab that was killed in the middle: `lab down` and Ctrl-C leave nothing.
+
+Each case waits until no other lab is up, starts its own and ends only that one.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.processes import is_same, lab_namespaces
-from lab.state import NODE_MOUNTS, StateDir
-from lab.teardown import leftovers
+from lab.state import NODE_MOUNTS, StateDir, active_state, lab_lock
+from tests.fakes.running_lab import (
+    BUSY_DEADLINE_S,
+    assert_gone,
+    run_cli,
+    start_when_free,
+    when_free,
+)
 
 pytestmark = pytest.mark.root
 
@@ -25,68 +33,76 @@ MOMENTS: dict[str, Callable[[StateDir], bool]] = {
 }
 
 
-def start(state: StateDir, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "lab.cli", "--state-dir", str(state.root), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def wait_for(state: StateDir, moment: Callable[[StateDir], bool]) -> None:
-    deadline = time.monotonic() + 30
+def wait_for(state: StateDir, moment: Callable[[StateDir], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
     while not moment(state):
         assert time.monotonic() < deadline, "the moment never came"
         time.sleep(0.001)
 
 
-def assert_gone(state: StateDir, made: set[str]) -> None:
-    assert leftovers(state) == ()
-    assert lab_namespaces() == ()
-    assert {place for place in NODE_MOUNTS if Path(place).exists()} == made
+def mount_points() -> set[str] | None:
+    """Directories nodes mount over that the machine has without a lab; None while one is up."""
+    with lab_lock(patience_s=BUSY_DEADLINE_S):
+        up = active_state() is not None or lab_namespaces()
+        return None if up else {place for place in NODE_MOUNTS if Path(place).exists()}
 
 
 @pytest.fixture
-def present() -> set[str]:
-    """Mount points the machine has without a lab."""
-    assert lab_namespaces() == (), "a lab is up"
-    return {place for place in NODE_MOUNTS if Path(place).exists()}
+def state(tmp_path: Path) -> Iterator[StateDir]:
+    """A place for a lab; afterwards it is gone, and no mount point was added."""
+    end = time.monotonic() + BUSY_DEADLINE_S
+    while (before := mount_points()) is None:
+        assert time.monotonic() < end, "another lab is up"
+        time.sleep(2)
+    found = StateDir(tmp_path / "state")
+    try:
+        yield found
+        assert_gone(found)
+        after = mount_points()
+        assert after is None or after == before
+    finally:
+        if found.root.exists():
+            when_free(found, "down")
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    """Kill a command that may have ended, and reap it."""
+    child.kill()
+    child.communicate()
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_lab_down_removes_what_a_killed_lab_up_left(
-    tmp_path: Path, present: set[str], moment: str
-) -> None:
-    state = StateDir(tmp_path / "state")
-    with start(state, "up") as child:
+def test_lab_down_removes_what_a_killed_lab_up_left(state: StateDir, moment: str) -> None:
+    child = start_when_free(state, "up")
+    try:
         wait_for(state, MOMENTS[moment])
-        child.kill()
+    finally:
+        end(child)
     assert lab_namespaces()
-    assert start(state, "down").wait(30) == 0
-    assert_gone(state, present)
+    when_free(state, "down")
 
 
-def test_lab_down_removes_a_lab_whose_processes_were_killed(
-    tmp_path: Path, present: set[str]
-) -> None:
-    state = StateDir(tmp_path / "state")
-    assert start(state, "up").wait(60) == 0
-    assert start(state, "vm", "create", "doomed").wait(60) == 0
+def test_lab_down_removes_a_lab_whose_processes_were_killed(state: StateDir) -> None:
+    when_free(state, "up")
+    run_cli(state, "vm", "create", "doomed")
     victims = state.ledger.alive()
     assert len(victims) >= 6
     for victim in victims:
         os.kill(victim.pid, signal.SIGKILL)
-    assert start(state, "down").wait(30) == 0
-    assert_gone(state, present)
+    when_free(state, "down")
 
 
 def test_lab_down_removes_a_killed_demo_and_its_measuring_processes(
-    tmp_path: Path, present: set[str]
+    state: StateDir, tmp_path: Path
 ) -> None:
-    state = StateDir(tmp_path / "state")
-    with start(state, "demo", "--report", str(tmp_path / "report.json")) as child:
+    child = start_when_free(state, "demo", "--report", str(tmp_path / "report.json"))
+    try:
         wait_for(state, probing)
         measuring = [one for one in state.ledger.alive() if one.name.startswith("lab.")]
-        child.kill()
-    assert start(state, "down").wait(30) == 0
-    assert_gone(state, present)
+    finally:
+        end(child)
+    when_free(state, "down")
+    assert measuring
     assert not any(is_same(one) for one in measuring)
 
 
@@ -96,18 +112,20 @@ def probing(state: StateDir) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_cleans_up_and_says_so(
-    tmp_path: Path, present: set[str], number: signal.Signals
+    state: StateDir, tmp_path: Path, number: signal.Signals
 ) -> None:
-    state, report = StateDir(tmp_path / "state"), tmp_path / "report.json"
-    with start(state, "demo", "--report", str(report)) as child:
+    report = tmp_path / "report.json"
+    child = start_when_free(state, "demo", "--report", str(report))
+    try:
         wait_for(state, probing)
         child.send_signal(number)
-        assert child.wait(60) == 1
-    assert_gone(state, present)
+        _, words = child.communicate(timeout=60)
+    finally:
+        end(child)
+    assert child.returncode == 1, words
+    assert not state.root.exists()
     assert '"interrupted"' in report.read_text()
 
 
-def test_lab_down_without_a_lab_is_fine(tmp_path: Path, present: set[str]) -> None:
-    state = StateDir(tmp_path / "state")
-    assert start(state, "down").wait(30) == 0
-    assert_gone(state, present)
+def test_lab_down_without_a_lab_is_fine(state: StateDir) -> None:
+    when_free(state, "down")

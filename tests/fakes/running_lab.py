@@ -17,7 +17,7 @@ from lab.cluster import until
 from lab.objects import LabMigration, LabPod, LabVMI
 from lab.processes import lab_namespaces
 from lab.remains import remains
-from lab.state import StateDir
+from lab.state import StateDir, active_state, lab_lock
 from lab.teardown import leftovers
 from lab.tools import LabError
 from lab.topology import Topology, plan_topology
@@ -25,7 +25,7 @@ from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.model.ipam import Attribute, Block
 from libtortie.model.keys import Blocks
 
-BUSY = ("a lab is up already", "another lab command is running")
+BUSY = ("a lab is up already", "another lab command is running", "the lab that is up is in")
 BUSY_DEADLINE_S = 900.0
 """How long another lab of the same machine is waited for."""
 
@@ -55,27 +55,74 @@ def run_cli(state: StateDir, *arguments: str, ok: bool = True) -> str:
 
 def call(state: StateDir, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `lab …`."""
-    command = [sys.executable, "-m", "lab.cli", "--state-dir", str(state.root), *arguments]
+    command = command_of(state, *arguments)
     return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+
+def command_of(state: StateDir, *arguments: str) -> list[str]:
+    """The command line of `lab …` on a state directory."""
+    return [sys.executable, "-m", "lab.cli", "--state-dir", str(state.root), *arguments]
 
 
 @contextmanager
 def lab_up(root: Path, convergence_s: float) -> Iterator[Lab]:
     """A lab of three nodes; at the end nothing of it is left. Waits for another one's end."""
     state = StateDir(root)
-    end = time.monotonic() + BUSY_DEADLINE_S
-    while (done := call(state, "up", "--convergence", f"{convergence_s:g}s")).returncode:
-        words = done.stdout + done.stderr
-        assert any(busy in words for busy in BUSY), words
-        assert time.monotonic() < end, words
-        time.sleep(2)
+    when_free(state, "up", "--convergence", f"{convergence_s:g}s")
     try:
         yield Lab(state, plan_topology(3))
         print(logs_of(state))
     finally:
-        run_cli(state, "down")
-        assert leftovers(state) == ()
-        assert lab_namespaces() == ()
+        when_free(state, "down")
+        assert_gone(state)
+
+
+def when_free(state: StateDir, *arguments: str) -> str:
+    """Run `lab …` as soon as no other lab is in its way; both outputs as one text."""
+    end = time.monotonic() + BUSY_DEADLINE_S
+    while True:
+        done = call(state, *arguments)
+        words = done.stdout + done.stderr
+        if not done.returncode:
+            return words
+        assert any(busy in words for busy in BUSY), words
+        assert time.monotonic() < end, f"busy for {BUSY_DEADLINE_S:g} s: {words}"
+        time.sleep(2)
+
+
+def start_when_free(state: StateDir, *arguments: str) -> subprocess.Popen[str]:
+    """Start `lab …` in the background, and again until its lab is the machine's."""
+    end = time.monotonic() + BUSY_DEADLINE_S
+    while True:
+        child = subprocess.Popen(
+            command_of(state, *arguments),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while child.poll() is None and not state.record_file.exists():
+            time.sleep(0.001)
+        if state.record_file.exists():
+            return child
+        assert child.stderr is not None
+        words = child.stderr.read()
+        assert any(busy in words for busy in BUSY), words
+        assert time.monotonic() < end, f"busy for {BUSY_DEADLINE_S:g} s: {words}"
+        time.sleep(2)
+
+
+def assert_gone(state: StateDir) -> None:
+    """Nothing of a lab is left. Where another lab is up by now, what is that one's is left out."""
+    with lab_lock(patience_s=BUSY_DEADLINE_S):
+        other = active_state()
+        assert other is None or other.root != state.root
+        theirs = () if other is None else leftovers_of_machine()
+        assert set(leftovers(state)) <= set(theirs)
+
+
+def leftovers_of_machine() -> tuple[str, ...]:
+    """What a lab in any place shows of itself."""
+    return tuple(f"namespace {name}" for name in lab_namespaces())
 
 
 def logs_of(state: StateDir) -> str:

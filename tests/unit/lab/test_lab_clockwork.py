@@ -175,6 +175,7 @@ def test_a_guest_that_never_answered() -> None:
     assert series.lost == series.sent == 900
     assert series.longest is not None
     assert series.longest.outage_ns == 899 * MS
+    assert series.lost_at == tuple(ticks(1000)[:900])
 
 
 def test_nothing_sent_nothing_claimed() -> None:
@@ -195,7 +196,7 @@ def test_the_longest_gap_covers_every_run_of_losses(answered: list[bool]) -> Non
 
 
 def test_series_survive_json() -> None:
-    series = {"ext": Series(2, 1, 0.1, 0.2, (Gap(1, 2, 0, 1),))}
+    series = {"ext": Series(2, 1, 0.1, 0.2, (Gap(1, 2, 0, 1),), (7,))}
     assert series_from_json(json.loads(json.dumps(series_to_json(series)))) == series
 
 

@@ -20,7 +20,8 @@ from lab.html_report import Page, render
 from lab.lanes import Lane, lanes_of
 from lab.observers import FrameSeen, RouteSeen
 from lab.probes import Gap, Series
-from lab.report import Act, Check, LogEvent, Observed, checks_of, row_of
+from lab.promises import checks_of
+from lab.report import Act, Check, LogEvent, Observed, row_of
 from lab.stream import StreamReport
 from lab.tables import Tables
 from lab.trace import LOST, Sample, thin
@@ -100,6 +101,7 @@ OBSERVED = Observed(
     nodes=NODES,
     traces={"ext": thin(samples(), T)},
     tables=(BEFORE, AT),
+    policy_ns=T - 1 * MS,
 )
 ACTS = (
     Act("VM created", True, "10.65.0.2", "node1", "runs", 1.0),
@@ -154,7 +156,7 @@ def test_the_page_is_well_formed_and_tells_the_story() -> None:
     text = words(render(page()))
     for expected in (
         "A VM on the move keeps 10.65.0.2",
-        "Every promise was kept: 9 of 9.",
+        "Every promise was kept: 11 of 11.",
         "2 January 2025, 03:04 UTC",
         "10.65.0.2, unchanged through 2 acts",
         "Migration 1: node1 → node2",
@@ -248,7 +250,7 @@ def test_a_page_of_a_demo_that_broke_before_anything() -> None:
 def test_a_broken_promise_and_a_changed_address_are_shown() -> None:
     acts = [*ACTS[:2], Act("reboot", False, "10.65.0.9", "node2", "another address", 1.0)]
     text = render(page(acts=acts, ok=False))
-    assert "1 of 9 promises broken." in words(text)
+    assert "1 of 11 promises broken." in words(text)
     assert "ribbon changed" in text
     assert "ribbon same" not in text
     assert "stop n1 broken" in text

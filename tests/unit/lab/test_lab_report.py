@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.bench import rows_of
+from lab.bench import downtime_rows, rows_of, tor_row
 from lab.clock import NS_PER_MS as MS
 from lab.clock import NS_PER_S
 from lab.cutover import Report
 from lab.demo import OPENING, Demo, migrated
-from lab.measure import parse_log_line
+from lab.measure import Course, parse_log_line
 from lab.observers import FrameSeen, RouteSeen
 from lab.probes import Gap, Series
-from lab.report import Act, Check, LogEvent, Observed, checks_of, row_of
+from lab.promises import checks_of
+from lab.report import Act, Check, LogEvent, Observed, row_of
 from lab.story import STORY
 from lab.stream import StreamReport
 from lab.timeline import moments, render
@@ -38,6 +41,7 @@ SEEN = (
     route(9000 * MS, "node2", True, 1024),
     route(9001 * MS, "node2", False, 512),
 )
+LOST = tuple(T + at * MS for at in range(-50, 3))
 OBSERVED = Observed(
     vm="vm",
     source="node1",
@@ -49,8 +53,8 @@ OBSERVED = Observed(
     phase="Succeeded",
     stream=StreamReport(100, 100, "", 60.0, 40000),
     series={
-        "ext": Series(1000, 52, 0.1, 0.2, (Gap(T - 50 * MS, T + 3 * MS, 0, 52),)),
-        "client": Series(1000, 54, 0.1, 3.0, (Gap(T - 51 * MS, T + 6 * MS, 2 * MS, 54),)),
+        "ext": Series(1000, 52, 0.1, 0.2, (Gap(T - 50 * MS, T + 3 * MS, 0, 52),), LOST),
+        "client": Series(1000, 54, 0.1, 3.0, (Gap(T - 51 * MS, T + 6 * MS, 2 * MS, 54),), LOST),
     },
     cutover=Report(T - 50 * MS, T, (T,)),
     seen=SEEN,
@@ -60,6 +64,7 @@ OBSERVED = Observed(
         ),
     ),
     phases=((T - 400 * MS, "Scheduling"), (T + 900 * MS, "Succeeded")),
+    policy_ns=T - 310 * MS,
 )
 
 
@@ -68,6 +73,9 @@ def test_row() -> None:
     assert row.sign == "rarp"
     assert row.guest_blackout_ms == 50
     assert row.network_downtime_ms == 5  # the worse prober: 57 ms, 2 of them its own, minus 50
+    assert (row.other_holes_ms, row.probes_lost_outside) == (0, 0)
+    assert (row.policy_before_add_ms, row.add_before_sign_ms) == (10, 300)
+    assert row.start_to_tor_fib_ms == 2
     assert row.probers["ext"]["network_downtime_ms"] == 3
     assert row.sign_to_local_route_ms == 1
     assert row.sign_to_tor_fib_ms == 2
@@ -88,6 +96,20 @@ def without(*indices: int) -> tuple[Any, ...]:
     return tuple(event for index, event in enumerate(SEEN) if index not in indices)
 
 
+PROBES = "probes lost only around the guest's pause"
+
+
+def added(wait_ms: float, at: int = -300) -> tuple[LogEvent, ...]:
+    fields = {"pod": "virt-launcher-vm-2", "policy_wait_ms": wait_ms}
+    return (LogEvent(T + at * MS, "node2", "cni_add", fields),)
+
+
+def prober(
+    sent: int = 1000, lost: int = 0, lost_at: tuple[int, ...] = (), gaps: tuple[Gap, ...] = ()
+) -> dict[str, Series]:
+    return {"ext": Series(sent, lost, 0.1, 0.2, gaps, lost_at)}
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
@@ -106,11 +128,101 @@ def without(*indices: int) -> tuple[Any, ...]:
         ({"seen": without(3)}, "ToR follows"),
         ({"seen": without(6)}, "back to 1024 after the convergence time"),
         ({"seen": without(7)}, "back to 1024 after the convergence time"),
+        ({"seen": without(1)}, "ToR follows"),
         ({"log": ()}, "policy before success"),
+        ({"log": added(10_003)}, "policy before success"),
+        ({"log": added(-1)}, "policy before success"),
+        ({"policy_ns": None}, "policy before success"),
+        ({"policy_ns": T - 299 * MS}, "policy before success"),
+        ({"log": added(5, at=1)}, "policy before success"),
+        ({"stream": StreamReport(100, 100, "", 401, 1)}, "TCP went on at once"),
+        ({"stream": StreamReport(0, 0, "", 0, 1)}, "TCP went on at once"),
+        ({"series": {}}, PROBES),
+        ({"series": prober(lost=102)}, PROBES),
+        ({"series": prober(lost=1, lost_at=(T + 51 * MS,))}, PROBES),
+        ({"series": prober(lost=1, lost_at=(T - 56 * MS,))}, PROBES),
+        ({"series": prober(sent=50, lost=50)}, PROBES),
     ],
 )
 def test_each_promise_can_break(changes: dict[str, Any], name: str) -> None:
     assert name in broken(**changes)
+
+
+def test_what_went_wrong_everywhere_fails_everywhere() -> None:
+    found = broken(
+        log=added(10_003),
+        seen=(
+            SEEN[1],
+            route(9000 * MS, "node2", True, 512),
+            route(-30_000 * MS, "tor", True, 32, "172.31.0.12"),
+        ),
+        series=prober(100, 99, tuple(T + at * MS for at in range(99)), (Gap(T, T + 99 * MS),)),
+        stream=StreamReport(100, 100, "", 45_000, 1),
+    )
+    assert found == [
+        "TCP went on at once",
+        "network downtime at most 50 ms",
+        PROBES,
+        "route raised by the sign, to 512",
+        "ToR follows",
+        "back to 1024 after the convergence time",
+        "policy before success",
+    ]
+
+
+def test_a_route_that_comes_after_its_bound_is_a_broken_promise() -> None:
+    late = (*without(2), route(51 * MS, "node2", True, 512))
+    assert broken(seen=late) == ["route raised by the sign, to 512"]
+    for at in (-1, 101):
+        switched = (*without(3), route(at * MS, "tor", True, 32, "172.31.0.12"))
+        assert broken(seen=switched) == ["ToR follows"]
+
+
+def test_the_bounds_themselves_keep_the_promise() -> None:
+    lost_at = (T - 55 * MS, T + 50 * MS)
+    assert (
+        broken(
+            log=added(9_999),
+            policy_ns=T - 300 * MS,
+            stream=StreamReport(100, 100, "", 400, 1),
+            series=prober(1000, 100, lost_at, (Gap(T - 50 * MS, T + 50 * MS),)),
+        )
+        == []
+    )
+
+
+def test_network_downtime_is_the_worst_of_all_silences_without_their_share_of_the_pause() -> None:
+    gaps = (
+        Gap(T - 200 * MS, T - 190 * MS),
+        Gap(T - 60 * MS, T - 20 * MS),  # 10 ms before the pause
+        Gap(T - 19 * MS, T + 4 * MS),  # 4 ms after it
+        Gap(T + 500 * MS, T + 530 * MS, 1 * MS),
+    )
+    row = row_of(replace(OBSERVED, series=prober(gaps=gaps)))
+    assert row.network_downtime_ms == 29
+    assert row.other_holes_ms == 24
+    longest_in_pause = (Gap(T - 50 * MS, T + 1 * MS), Gap(T + 5000 * MS, T + 5051 * MS))
+    assert "network downtime at most 50 ms" in broken(series=prober(gaps=longest_in_pause))
+    whole = row_of(replace(OBSERVED, series=prober(gaps=gaps), cutover=None))
+    assert whole.network_downtime_ms == 40
+
+
+def test_a_status_file_counts_from_its_first_time(tmp_path: Path) -> None:
+    course = Course(tmp_path / "status")
+    course.entered("Scheduling")
+    assert course.policy_ns("web-1") is None
+    course.status_dir.mkdir()
+    file = course.status_dir / "k8s default%2Fweb-1 eth0"
+    file.write_text("first")
+    course.entered("Running")
+    first = course.policy_ns("web-1")
+    assert first is not None and abs(first - course.phases[-1][0]) < 60 * NS_PER_S
+    os.utime(file)
+    file.write_text("again")
+    course.entered("Succeeded")
+    assert course.policy_ns("web-1") == first
+    assert course.policy_ns("web-2") is None
+    assert [phase for _, phase in course.phases] == ["Scheduling", "Running", "Succeeded"]
 
 
 def test_a_route_that_is_raised_before_the_sign_is_a_broken_promise() -> None:
@@ -199,13 +311,24 @@ def test_a_measured_migration_is_an_act_of_the_story() -> None:
 
 
 def test_bench_rows_say_whether_the_target_was_met() -> None:
-    p50, worst = rows_of([2.0, 4.0, 30.0], [800.0, 900.0, 1000.0])
+    p50, worst = downtime_rows([2.0, 4.0, 30.0], [800.0, 900.0, 1000.0])
     assert (p50.ours, p50.peer, p50.ratio, p50.met) == (4.0, 900.0, 225.0, True)
     assert (worst.ours, worst.target, worst.met) == (30.0, 50.0, True)
-    p50, worst = rows_of([21.0, 51.0], [60.0, 60.0])
+    p50, worst = downtime_rows([21.0, 51.0], [60.0, 60.0])
     assert not p50.met
     assert not worst.met
 
 
 def test_no_downtime_at_all_has_no_ratio() -> None:
-    assert rows_of([0.0], [900.0])[0].ratio == 0
+    assert downtime_rows([0.0], [900.0])[0].ratio == 0
+
+
+def test_the_bench_says_when_the_tor_followed() -> None:
+    ours = row_of(OBSERVED)
+    late = replace(
+        ours, start_to_tor_fib_ms=900.0, sign_to_tor_fib_ms=-3.0, network_downtime_ms=950.0
+    )
+    p50, worst, follows = rows_of([ours, ours], [late, late])
+    assert (p50.ours, p50.peer, worst.ours, worst.peer) == (5, 950, 5, 950)
+    assert (follows.ours, follows.peer, follows.unit, follows.met) == (2, 900, "ms", True)
+    assert not tor_row([20.5], [900.0]).met
