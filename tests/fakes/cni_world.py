@@ -7,6 +7,7 @@ can make any of them fail, or kill the plugin there: then nothing it does afterw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -364,6 +365,26 @@ class CniNode:
     def gc(self, *valid: tuple[str, str], name: str = NETWORK) -> None:
         listed = [{"containerID": container, "ifname": ifname} for container, ifname in valid]
         self.plugin.cmd_gc(conf(name=name, **{"cni.dev/valid-attachments": listed}))
+
+    def veths(self) -> dict[str, str]:
+        """Aliases of the attachments' host ends, by name."""
+        return {n: link.alias for n, link in self.host.links.items() if n.startswith("cali")}
+
+    def cut_short(self, pod: str, container: str) -> None:
+        """An ADD killed after its veth was made and before its endpoint was written."""
+        faults = self.world.faults = Faults()
+
+        def kill(operation: str, subject: str) -> None:
+            if operation == "ensure_route" and subject.startswith("10.65."):
+                faults.dead = True
+            self._kernel_step(operation, subject)
+
+        self.machine.before = kill
+        with suppress(Killed):
+            self.add(pod, container)
+        assert faults.dead
+        self.machine.before = self._kernel_step
+        self.world.faults = Faults()
 
     def route(self, address: str) -> Any:
         return next((r for r in self.host.routes.values() if str(r.dst) == f"{address}/32"), None)

@@ -1,10 +1,9 @@
-"""DEL and GC: keyed on the container, missing is success, others' things are left alone."""
+"""DEL: keyed on the container, missing is success, others' things are left alone."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -12,20 +11,15 @@ from pathlib import Path
 import pytest
 
 from cni_plugin import detach, endpoint
-from cni_plugin.errors import InvalidConfig
-from cni_plugin.plugin import Plugin
-from ipam.client import AddressRequest
-from libtortie.errors import KernelError, Unauthorized, Unavailable
+from libtortie.errors import Unauthorized, Unavailable
 from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
-from libtortie.linux.port import Route, VethPair
+from libtortie.linux.port import Route
 from libtortie.model import names
 from libtortie.model.keys import path_of
 from tests.fakes.cni_world import (
     NETWORK,
     CniNode,
     CniWorld,
-    Faults,
-    Killed,
     conf,
     endpoint_key,
     first_address,
@@ -147,35 +141,13 @@ def test_the_pod_moved_to_another_node(world: CniWorld) -> None:
 # --- whose link, whose handle -------------------------------------------------------------------
 
 
-def veths(node: CniNode) -> dict[str, str]:
-    return {n: link.alias for n, link in node.host.links.items() if n.startswith("cali")}
-
-
-def cut_short(node: CniNode, pod: str, container: str, *, netns: str = "") -> None:
-    """An ADD killed after its veth was made and before its endpoint was written."""
-    faults = Faults()
-    node.world.faults = faults
-    real = node.machine.before
-
-    def kill(operation: str, subject: str) -> None:
-        if operation == "ensure_route" and subject.startswith("10.65."):
-            faults.dead = True
-        real(operation, subject)
-
-    node.machine.before = kill
-    with pytest.raises(Killed):
-        node.add(pod, container, **({"netns": netns} if netns else {}))
-    node.machine.before = real
-    node.world.faults = Faults()
-
-
 def test_the_link_says_whose_it_is(world: CniWorld) -> None:
     node = world.node()
     world.put_pod("web-0")
     name = node.add("web-0", "c1").interfaces[0].name
-    assert veths(node) == {name: "tortie:k8s-pod-network/c1"}
+    assert node.veths() == {name: "tortie:k8s-pod-network/c1"}
     node.add("web-0", "c2")
-    assert veths(node) == {name: "tortie:k8s-pod-network/c2"}
+    assert node.veths() == {name: "tortie:k8s-pod-network/c2"}
 
 
 @pytest.mark.parametrize("netns", ["/run/netns/c2", "/run/netns/c1", ""])
@@ -187,7 +159,7 @@ def test_del_of_an_old_sandbox_with_any_namespace_leaves_the_new_ones_veth(
     node.add("web-0", "c1")
     result = node.add("web-0", "c2")
     node.delete("web-0", "c1", netns=netns)
-    assert list(veths(node).values()) == ["tortie:k8s-pod-network/c2"]
+    assert list(node.veths().values()) == ["tortie:k8s-pod-network/c2"]
     assert node.route(first_address(result)) is not None
     assert "eth0" in node.machine.space("/run/netns/c2").links
 
@@ -211,10 +183,10 @@ def test_an_old_record_does_not_prove_a_new_sandboxes_veth(world: CniWorld) -> N
     node = world.node()
     world.put_pod("web-0")
     node.add("web-0", "c1")
-    cut_short(node, "web-0", "c2")
+    node.cut_short("web-0", "c2")
     assert [e.spec.container_id for e in world.endpoints()] == ["c1"]
     node.delete("web-0", "c1")
-    assert list(veths(node).values()) == ["tortie:k8s-pod-network/c2"]
+    assert list(node.veths().values()) == ["tortie:k8s-pod-network/c2"]
     assert world.endpoints() == []
     node.delete("web-0", "c2", netns="")
     assert world.nothing_left()
@@ -226,7 +198,7 @@ def test_another_networks_link_of_the_same_container_stays(world: CniWorld) -> N
     node.add("web-0", "c1", conf={"name": "othernet"})
     world.memory.delete(endpoint_key("node1", "web-0"))
     node.delete("web-0", "c1")
-    assert list(veths(node).values()) == ["tortie:othernet/c1"]
+    assert list(node.veths().values()) == ["tortie:othernet/c1"]
 
 
 def test_del_of_a_refused_second_interface_leaves_the_first(world: CniWorld) -> None:
@@ -438,157 +410,6 @@ def test_a_device_that_cannot_be_removed_bounds_del(
     assert world.nothing_left()
 
 
-# --- GC --------------------------------------------------------------------------------------
-
-
-def test_gc_takes_what_is_not_listed_and_only_that(world: CniWorld) -> None:
-    node, other = world.node("node1"), world.node("node2")
-    for number in range(3):
-        world.put_pod(f"web-{number}")
-        node.add(f"web-{number}", f"c{number}")
-    world.put_pod("far")
-    other.add("far", "c9")
-    started = started_vm_on(world, node)
-    world.put_pod("other-net")
-    node.add("other-net", "c5", conf={"name": "othernet"})
-    node.ipam.assign(
-        "tunnel", {"node": "node1", "type": "vxlanTunnelAddress"}, AddressRequest()
-    )  # as Calico's agent does
-    world.clock.sleep(60)
-    node.gc(("c1", "eth0"), ("c7", "eth0"))
-    assert sorted(e.spec.container_id for e in world.endpoints()) == ["c1", "c5", "c7", "c9"]
-    assert sorted(world.allocated().values()) == sorted(
-        ["k8s-pod-network.c1", "k8s-pod-network.c9", "othernet.c5", HANDLE, "tunnel"]
-    )
-    assert started in world.allocated()
-    node.gc()
-    assert sorted(e.spec.container_id for e in world.endpoints()) == ["c5", "c9"]
-    assert HANDLE in world.allocated().values(), "a VM keeps its address"
-
-
-def started_vm_on(world: CniWorld, node: CniNode) -> str:
-    world.put_vm()
-    world.put_launcher("virt-launcher-db-a")
-    return first_address(node.add("virt-launcher-db-a", "c7"))
-
-
-def test_gc_spares_an_add_under_way_and_one_just_done(world: CniWorld) -> None:
-    node = world.node()
-    world.put_pod("old")
-    node.add("old", "c0")
-    world.clock.sleep(60)
-    world.put_pod("web-0")
-    node.gate.during = node.gc  # GC with a list from before, while ADD waits for policy
-    result = node.add("web-0", "c1")
-    assert [e.spec.container_id for e in world.endpoints()] == ["c1"], "c0 went, c1 stayed"
-    node.gate.during = lambda: None
-    node.gc()
-    assert node.route(first_address(result)) is not None, "still younger than the list"
-    world.clock.sleep(60)
-    node.gc()
-    assert world.nothing_left()
-
-
-def orphaned(world: CniWorld, pod: str = "web-0", container: str = "c1") -> CniNode:
-    """A veth whose allocation is gone too: nothing in the datastore leads to it."""
-    node = world.node()
-    world.put_pod(pod)
-    cut_short(node, pod, container)
-    node.ipam.release(names.container_handle(NETWORK, container))
-    assert world.allocated() == {}
-    assert list(veths(node).values()) == [f"tortie:k8s-pod-network/{container}"]
-    return node
-
-
-def test_gc_finds_the_veth_of_an_add_that_was_killed(world: CniWorld) -> None:
-    node = orphaned(world)
-    node.gc(("c1", "eth0"))
-    assert veths(node), "the runtime knows the sandbox"
-    node.gc(name="othernet")
-    assert veths(node), "another network's list says nothing about it"
-    with node.locks.hold(next(iter(veths(node))), 1.0):
-        node.gc()
-    assert veths(node), "somebody works on it"
-    node.gc()
-    assert world.nothing_left()
-
-
-def test_gc_leaves_other_veths_alone(world: CniWorld) -> None:
-    node = orphaned(world)
-    for name, alias in (
-        ("cali0", ""),
-        ("cali1", "somebody's"),
-        ("cali2", "tortie:"),
-        ("veth0", ""),
-    ):
-        node.kernel.ensure_veth(
-            VethPair(name, names.HOST_SIDE_MAC, name, node.netns("other"), 1500, alias=alias)
-        )
-    ours = replace(node.host.links["veth0"], alias="tortie:k8s-pod-network/c9")
-    node.host.links["veth0"] = ours
-    node.gc()
-    assert sorted(veths(node)) == ["cali0", "cali1", "cali2"]
-    assert "veth0" in node.host.links
-
-
-def test_gc_looks_again_at_a_link_once_it_has_the_lock(world: CniWorld) -> None:
-    """The runtime repeats a killed ADD just after GC listed its veth."""
-    node = orphaned(world)
-    real = node.locks
-
-    class Overtaken:
-        busy = staticmethod(real.busy)
-
-        def hold(self, key: str, timeout: float) -> AbstractContextManager[None]:
-            node.add("web-0", "c1")
-            return real.hold(key, timeout)
-
-    plugin = Plugin(node.ports(locks=Overtaken()))
-    plugin.cmd_gc(conf(**{"cni.dev/valid-attachments": []}))
-    assert list(veths(node).values()) == ["tortie:k8s-pod-network/c1"]
-    assert len(world.endpoints()) == 1
-
-
-def test_gc_reports_a_veth_that_resists(world: CniWorld) -> None:
-    node = orphaned(world)
-
-    def refuse(operation: str, subject: str) -> None:
-        if operation == "delete_link":
-            raise KernelError("busy")
-
-    node.machine.before = refuse
-    with pytest.raises(KernelError, match="busy"):
-        node.gc()
-
-
-def test_gc_needs_its_list(world: CniWorld) -> None:
-    node = world.node()
-    world.put_pod("web-0")
-    node.add("web-0", "c1")
-    world.clock.sleep(60)
-    with pytest.raises(InvalidConfig, match="valid-attachments"):
-        node.plugin.cmd_gc(conf())
-    assert len(world.endpoints()) == 1
-
-
-def test_gc_goes_on_after_an_error_and_reports_it(world: CniWorld) -> None:
-    node = world.node()
-    for number in range(3):
-        world.put_pod(f"web-{number}")
-        node.add(f"web-{number}", f"c{number}")
-    world.clock.sleep(60)
-    broken = names.host_ifname("default", "web-1")
-
-    def refuse(operation: str, subject: str) -> None:
-        if (operation, subject) == ("delete_link", broken):
-            raise Unavailable("the kernel does not answer")
-
-    node.machine.before = refuse
-    with pytest.raises(Unavailable, match="does not answer"):
-        node.gc()
-    assert [e.spec.pod for e in world.endpoints()] == ["web-1"]
-
-
 def test_an_old_route_of_ours_goes_with_the_link(world: CniWorld) -> None:
     node = world.node()
     world.put_pod("web-0")
@@ -622,39 +443,3 @@ def test_an_endpoint_is_removed_by_its_own_container_only(world: CniWorld) -> No
     assert len(world.endpoints()) == 1
     endpoint.remove(world.store, key, "c2")
     assert world.endpoints() == []
-
-
-def test_gc_spares_an_add_under_way_however_long_it_waits(world: CniWorld) -> None:
-    node = world.node()
-    world.put_pod("web-0")
-
-    def long_wait() -> None:
-        world.clock.sleep(600)
-        node.gc()
-
-    node.gate.during = long_wait
-    result = node.add("web-0", "c1")
-    assert node.route(first_address(result)) is not None
-    assert [e.spec.container_id for e in world.endpoints()] == ["c1"]
-
-
-def test_gc_looks_again_once_it_has_the_lock(world: CniWorld) -> None:
-    """The runtime repeats a killed ADD just after GC listed its leftovers."""
-    node = world.node()
-    world.put_pod("web-0")
-    node.add("web-0", "c1")
-    world.memory.delete(endpoint_key("node1", "web-0"))  # as if killed before it was written
-    world.clock.sleep(60)
-    real = node.locks
-
-    class Overtaken:
-        busy = staticmethod(real.busy)
-
-        def hold(self, key: str, timeout: float) -> AbstractContextManager[None]:
-            node.add("web-0", "c1")
-            return real.hold(key, timeout)
-
-    plugin = Plugin(node.ports(locks=Overtaken()))
-    plugin.cmd_gc(conf(**{"cni.dev/valid-attachments": []}))
-    assert [e.spec.container_id for e in world.endpoints()] == ["c1"]
-    assert len(world.allocated()) == 1
