@@ -32,6 +32,7 @@ from felix_shim.bgp import BirdInput, render_bird
 from felix_shim.chores import Identity
 from felix_shim.cluster import scopes
 from felix_shim.cni_server import CNIServer, take_lock
+from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.config import NodeConfig, load_config
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
@@ -58,6 +59,7 @@ from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id, write_durably
 from felix_shim.world import World
 from ipam.client import IPAMClient
+from ipam.gc import Means
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
@@ -219,12 +221,23 @@ def _live(parts: Parts) -> None:
         crew.start("bird", raises.run, raises.stop)
     for source in _followers(parts, inbox):
         crew.start(f"follow-{source.name}", source.run, source.stop)
+    if parts.kube is not None:
+        _collect_addresses(parts, parts.kube)
     try:
         _serve(parts, ipam, reconciler)
     finally:
         left = crew.dismiss(STOP_SECONDS)
         if left:
             log.error("threads_left", threads=left)
+
+
+def _collect_addresses(parts: Parts, kube: HttpKubeClient) -> None:
+    """Free what stopped VMs leave behind, on threads that nobody waits for."""
+    means = Means(parts.store, kube, _now)
+    collector = Collector(means, parts.node, parts.log, parts.config.vm_gone_grace_seconds)
+    deleted = DeletedVMs(kube, collector.nudge, parts.log)
+    parts.crew.start("collector", collector.run, collector.stop)
+    parts.crew.start("follow-VirtualMachine", deleted.run, deleted.stop)
 
 
 def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:

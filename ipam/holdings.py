@@ -8,7 +8,7 @@ leaving an allocation that no handle knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from libtortie.model.ipam import Attribute, Handle, IPAddress
@@ -58,11 +58,14 @@ class Holdings:
         }
 
 
-def holdings(tx: Transaction, handle_id: str) -> Holdings:
-    """Read a handle and its blocks. An absent handle holds nothing."""
+def holdings(tx: Transaction, handle_id: str, also: Iterable[IPNetwork] = ()) -> Holdings:
+    """Read a handle and its blocks, and other blocks in which it may hold something.
+
+    An absent handle holds nothing but what is found in those.
+    """
     handle = tx.handle(handle_id)
     held: list[Held] = []
-    for cidr in handle.blocks if handle else ():
+    for cidr in dict.fromkeys([*(handle.blocks if handle else ()), *also]):
         block = tx.block(cidr)
         for ordinal in rules.held_by(block, handle_id) if block else ():
             attribute = block.attribute(ordinal) if block else None

@@ -21,6 +21,9 @@ FILE_NAME_MAX = 255
 _ALIAS = "tortie:"
 
 HANDLE_MAX = 128
+VM_MARK = ".vmi."
+"""What tells a VM's handle from a container's, unless a network's own name has it."""
+
 KUBERNETES_NAME_MAX = 253
 
 ORCHESTRATOR_K8S = "k8s"
@@ -74,11 +77,21 @@ def vm_handle(network: str, namespace: str, vmi_name: str) -> str:
     A VMI has its VM's name. Over 128 characters the identity part becomes a SHA-256 digest:
     lower-case hex, because the handle is also a Kubernetes object name.
     """
-    prefix = f"{network or DEFAULT_NETWORK}.vmi."
+    prefix = f"{network or DEFAULT_NETWORK}{VM_MARK}"
     identity = f"{namespace}.{vmi_name}"
     if len(prefix) + len(identity) > HANDLE_MAX:
         identity = hashlib.sha256(identity.encode()).hexdigest()
     return prefix + identity
+
+
+def vm_of_handle(handle_id: str) -> tuple[str, str] | None:
+    """Namespace and name of the VM a handle is of; None when that is not certain.
+
+    A namespace has no dots, a VM's name may; of a digest nothing can be told.
+    """
+    _, _, identity = handle_id.partition(VM_MARK)
+    namespace, _, name = identity.partition(".")
+    return (namespace, name) if namespace and name and handle_id.count(VM_MARK) == 1 else None
 
 
 def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:

@@ -1,0 +1,152 @@
+"""Frees the addresses of VMs that were stopped on this node and deleted since (`ipam.gc`).
+
+Each agent sees to the handles whose stopped VM names its node. Those of a node that is no more, or
+of no node, are the lowest node's; the next ones are ready to do it too, each a grace later, in
+case the lower ones are down: compare-and-swap lets only one free them.
+
+A pass reads the blocks, and only when there is something to judge the API. It runs when a VM's
+deletion was seen, when what it saw is to be confirmed, after trouble, and at the latest every
+five minutes. So an address is free about a minute after its VM went. The watch only wakes; what
+counts is a complete list at the time of the pass.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from felix_shim.jsonlog import Log
+from ipam.gc import GRACE_SECONDS, Collected, Means, Memory, Outcome, collect
+from ipam.vm_handles import VMHandle, read_vm_handles
+from libtortie.datastore.port import Datastore
+from libtortie.errors import TortieError, first_line
+from libtortie.kube.follow import follow
+from libtortie.kube.objects import VirtualMachine
+from libtortie.kube.port import Gone, KubeClient
+from libtortie.model.keys import Kind, ResourceKey, Resources
+
+PERIOD_SECONDS = 300.0
+TROUBLE_SECONDS = 30.0
+SPACING_SECONDS = 5.0
+"""Least time between two passes: many VMs may be deleted at once."""
+MOST_RANKS = 10
+
+
+def patience(handle: VMHandle, node: str, nodes: tuple[str, ...], grace: float) -> float | None:
+    """How long a handle's VM must be gone before this node frees its addresses; None: never.
+
+    `nodes` are all that exist. While a pod of a living node is the owner, its DEL is to come.
+    """
+    home = handle.node
+    if home == node:
+        return None if handle.running else grace
+    if home in nodes or node not in nodes:
+        return None
+    return grace * (1 + min(sorted(nodes).index(node), MOST_RANKS))
+
+
+@dataclass(slots=True)
+class Collector:
+    """`run` is a thread's body; `nudge` says that a VM was deleted. `grace` is in seconds."""
+
+    means: Means
+    node: str
+    log: Log
+    grace: float = GRACE_SECONDS
+    _memory: Memory = field(default_factory=dict)
+    _complaint: str = ""
+    _nudged: threading.Event = field(default_factory=threading.Event)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Pass after pass, until `stop`."""
+        while not self._stop.is_set():
+            self._nudged.clear()
+            seconds = self.attempt()
+            if not self._stop.wait(min(seconds, SPACING_SECONDS)):
+                self._nudged.wait(max(0.0, seconds - SPACING_SECONDS))
+
+    def nudge(self) -> None:
+        """Make a pass soon."""
+        self._nudged.set()
+
+    def stop(self) -> None:
+        """Make `run` return after the pass it is at."""
+        self._stop.set()
+        self._nudged.set()
+
+    def attempt(self) -> float:
+        """One pass; returns in how many seconds there should be another."""
+        try:
+            done = self._collect()
+        except TortieError as error:
+            self._complain(first_line(error))
+            return TROUBLE_SECONDS
+        self._memory = done.memory
+        for one in done.verdicts:
+            if one.outcome is Outcome.FREE:
+                self.log.info(
+                    "vm_address_freed",
+                    handle_id=one.handle.handle_id,
+                    addresses=one.handle.addresses,
+                    reason=one.reason,
+                )
+        unknown = [one.reason for one in done.verdicts if one.unknown]
+        self._complain(unknown[0] if unknown else "")
+        waits = [one.seconds for one in done.verdicts if one.outcome is Outcome.WAIT]
+        return min([PERIOD_SECONDS, *waits, *([TROUBLE_SECONDS] if unknown else [])])
+
+    def _collect(self) -> Collected:
+        handles, unreadable = read_vm_handles(self.means.store)
+        for name in unreadable:
+            self.log.error("stored_value_unreadable", reason=name)
+        nodes = _nodes(self.means.store)
+        found = [(one, patience(one, self.node, nodes, self.grace)) for one in handles]
+        mine = {one.handle_id: seconds for one, seconds in found if seconds is not None}
+        handles = tuple(one for one in handles if one.handle_id in mine)
+        return collect(self.means, handles, self._memory, lambda one: mine[one.handle_id])
+
+    def _complain(self, reason: str) -> None:
+        """Once, until it is another complaint."""
+        if reason and reason != self._complaint:
+            self.log.warning("vm_collection_waits", reason=reason)
+        self._complaint = reason
+
+
+def _nodes(store: Datastore) -> tuple[str, ...]:
+    """The nodes that exist; () when one cannot be read: then none is known to be no more."""
+    listing = store.list(Resources(Kind.NODE))
+    if listing.malformed:
+        return ()
+    return tuple(one.key.name for one in listing.records if isinstance(one.key, ResourceKey))
+
+
+@dataclass(slots=True)
+class DeletedVMs:
+    """Calls `nudge` for every VM that is deleted."""
+
+    client: KubeClient
+    nudge: Callable[[], None]
+    log: Log
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _complaint: str = ""
+
+    def run(self) -> None:
+        """The thread's body."""
+        for event in follow(self.client, VirtualMachine, stop=self._stop, trouble=self._trouble):
+            self._complaint = ""
+            if isinstance(event, Gone):
+                self.nudge()
+
+    def stop(self) -> None:
+        """End `run` soon."""
+        self._stop.set()
+
+    def _trouble(self, kind: str, error: TortieError, delay: float) -> None:
+        complaint = f"{type(error).__name__}: {first_line(error)}"
+        if complaint != self._complaint:
+            self._complaint = complaint
+            self.log.warning(
+                "api_watch_lost", kind=kind, reason=complaint, retry_seconds=round(delay, 1)
+            )
