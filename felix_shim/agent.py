@@ -221,8 +221,6 @@ def _live(parts: Parts) -> None:
         crew.start("bird", raises.run, raises.stop)
     for source in _followers(parts, inbox):
         crew.start(f"follow-{source.name}", source.run, source.stop)
-    if parts.kube is not None:
-        _collect_addresses(parts, parts.kube)
     try:
         _serve(parts, ipam, reconciler)
     finally:
@@ -273,6 +271,8 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
     if parts.kube is not None and parts.config.k8s_node_condition:
         condition = NodeCondition(parts.kube, parts.config.kube_node, log, _now)
         crew.start("node-condition", condition.run, condition.stop)
+    if parts.kube is not None:
+        _collect_addresses(parts, parts.kube)
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
