@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,8 +107,8 @@ class TableReader:
             self.read.append(read_tables(moment, self.places, self.address))
 
     @contextmanager
-    def at_cutover(self, witness: Witness) -> Iterator[None]:
-        """Read them while the block runs, when the cut-over happens."""
+    def around_cutover(self, witness: Witness) -> Iterator[None]:
+        """Read them before the block, and while it runs, when the cut-over happens."""
 
         def work() -> None:
             if witness.await_(witness.signed, None):
@@ -118,6 +118,8 @@ class TableReader:
         thread = threading.Thread(target=work, name="tables")
         thread.start()
         try:
+            threading.Event().wait(BASELINE_S)
+            self.take("before")
             yield
         finally:
             witness.close()
@@ -197,12 +199,11 @@ def measure(
     )
     tables = TableReader(netns_paths(topology), guest[0])
     course = Course(state.node(wish.target, "run") / "endpoint-status")
-    with ExitStack() as stack:
-        probes = stack.enter_context(start_probes(state, guest[0], client_netns))
-        stack.enter_context(start_observers(state, topology, wish.target, guest, witness))
-        stack.enter_context(tables.at_cutover(witness))
-        threading.Event().wait(BASELINE_S)
-        tables.take("before")
+    with (
+        start_probes(state, guest[0], client_netns) as probes,
+        start_observers(state, topology, wish.target, guest, witness),
+        tables.around_cutover(witness),
+    ):
         job = control.create_migration(wish.vm, wish.target, wish.annotations())
         over = control.await_migration(job.metadata.name, course.entered)
         tell(f"{over.status.phase}, waiting for the route's return to normal")
