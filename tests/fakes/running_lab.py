@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -90,16 +91,27 @@ def when_free(state: StateDir, *arguments: str) -> str:
         time.sleep(2)
 
 
-def start_when_free(state: StateDir, *arguments: str) -> subprocess.Popen[str]:
-    """Start `lab …` in the background, and again until its lab is the machine's."""
-    end = time.monotonic() + BUSY_DEADLINE_S
-    while True:
-        child = subprocess.Popen(
+def start(
+    state: StateDir, *arguments: str, output: Path = Path(os.devnull)
+) -> subprocess.Popen[str]:
+    """Start `lab …` in the background, as the leader of a process group of its own."""
+    with output.open("w") as file:
+        return subprocess.Popen(
             command_of(state, *arguments),
-            stdout=subprocess.DEVNULL,
+            stdout=file,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
+
+
+def start_when_free(
+    state: StateDir, *arguments: str, output: Path = Path(os.devnull)
+) -> subprocess.Popen[str]:
+    """`start`, again and again until its lab is the machine's."""
+    end = time.monotonic() + BUSY_DEADLINE_S
+    while True:
+        child = start(state, *arguments, output=output)
         while child.poll() is None and not state.record_file.exists():
             time.sleep(0.001)
         if state.record_file.exists():
