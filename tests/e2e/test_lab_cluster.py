@@ -206,8 +206,9 @@ def test_a_guest_that_makes_no_sign_arrives_all_the_same_and_the_report_says_lat
     broken = {
         check.name.partition(": ")[2] for check in checks_of(row, CONVERGENCE_S) if not check.ok
     }
-    assert "network downtime at most 50 ms" in broken, row
-    assert broken <= {"network downtime at most 50 ms", "route raised by the sign, to 512"}, row
+    surely = {"network downtime at most 50 ms", "probes lost only around the guest's pause"}
+    perhaps = {"TCP went on at once", "route raised by the sign, to 512", "ToR follows"}
+    assert surely <= broken <= surely | perhaps, row
     assert row.tcp_survived
     assert row.metric_elevated == 512
 
