@@ -426,7 +426,7 @@ def _cali_links(node: str, besides: str) -> list[str]:
 def test_a_second_lab_is_refused_and_the_first_lives_on(lab: Lab, tmp_path: Path) -> None:
     words = run_cli(StateDir(tmp_path / "second"), "up", ok=False)
     assert "a lab is up already" in words
-    assert "lab down" in words
+    assert f"`lab --state-dir {lab.state.root} down`" in words
     assert "established" in lab.cli("status")
 
 
