@@ -41,6 +41,7 @@ class Scene:
     address: str
     guest: Guest
     prober: Prober
+    changes: Path
     began: float = 0.0
     deaths: int = 0
 
@@ -109,9 +110,34 @@ class Scene:
         until("Base is remembered", lambda: '"base"' in self.saved())
         return self.node.left()
 
+    def assert_never_without(self) -> None:
+        """Once the guest had a route here it has had one ever since, the kernel says."""
+        present: set[str] = set()
+        for line in self.changes.read_text().splitlines():
+            words = line.split()
+            if self.address in words:
+                metric = words[words.index("metric") + 1]
+                (present.discard if words[0] == "Deleted" else present.add)(metric)
+                assert present, line
+        assert present == {"1024"}
+
     def saved(self) -> str:
         """The agent's state file."""
         return (self.node.root / "state" / "migration-state.json").read_text()
+
+
+def watch_routes(node: CalledNode) -> Path:
+    """A file to which the kernel's announcements of route changes are written from now on."""
+    changes = node.root / "routes.log"
+    node.processes.append(node.spawn(["ip", "-o", "monitor", "route"], changes.name))
+
+    def listens() -> bool:
+        node.ip("route", "replace", "203.0.113.1/32", "dev", "lo")
+        node.ip("route", "delete", "203.0.113.1/32", "dev", "lo")
+        return "203.0.113.1" in changes.read_text()
+
+    until("route changes are watched", listens)
+    return changes
 
 
 @pytest.fixture
@@ -134,7 +160,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         stack.callback(guest.leave)
         prober = Prober(node, address)
         stack.callback(prober.close)
-        yield Scene(node, address, guest, prober)
+        yield Scene(node, address, guest, prober, watch_routes(node))
 
 
 def undisturbed(s: Scene) -> None:
@@ -240,6 +266,7 @@ def test_killed_on_the_way_of_a_migration(scene: Scene, story: Story) -> None:
     print(f"{story.__name__}: {gap * 1000:.0f} ms without an answer, {scene.deaths} kills")
     assert scene.deaths == (0 if story is undisturbed else 1)
     assert gap < BEARABLE
+    scene.assert_never_without()
     assert end == {
         **end,
         "owners": {scene.address: (HANDLE, POD, "virt-launcher-db-0")},
@@ -311,14 +338,14 @@ def test_killed_where_the_guest_is_not(scene: Scene, story: Story) -> None:
     until("remembered", lambda: f'"{state}"' in scene.saved())
     scene.serves()
     before = node.left()
-    node.processes.append(node.spawn(["ip", "-o", "monitor", "route"], "routes.log"))
+    seen = len(scene.changes.read_text())
     begun = len(node.lines("migration_begun"))
     scene.kill()
     until("it begins again", lambda: len(node.lines("migration_begun")) > begun)
     assert node.lines("migration_begun")[-1]["state"] == state
     scene.serves()
     node.rest(before)
-    assert scene.address not in (node.root / "routes.log").read_text()
+    assert scene.address not in scene.changes.read_text()[seen:]
     if story is not suppressed_target:
         bird_route(scene, "delete")
     node.say_vm_runs_on(NODE)
