@@ -75,9 +75,7 @@ class Attaching:
         if not any(same_sandbox(o, owner) for a in before for o in (a.active, a.alternate)):
             self.undo.push("disown address", lambda: self._disown(owner, fresh=not before))
         if workload.is_target:
-            return p.ipam.claim_vm_target(
-                handle, owner, rival_lives=lives, named=workload.vm.named
-            )
+            return p.ipam.claim_vm_target(handle, owner, rival_lives=lives, named=workload.vm.named)
         return p.ipam.claim_vm(
             handle,
             owner,
