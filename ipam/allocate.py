@@ -111,7 +111,7 @@ class Allocator:
     def _own(self, pools: Sequence[Pool]) -> tuple[list[IPNetwork], list[IPNetwork]]:
         """Blocks this node owns in some pools, and claims it may finish; in pool order."""
         found: dict[Standing, list[IPNetwork]] = {kind: [] for kind in Standing}
-        for record in self.tx.records(Affinities(self.node)):
+        for record in self.tx.listing(Affinities(self.node)).records:
             if not isinstance(record.key, AffinityKey):
                 continue
             cidr = record.key.cidr
@@ -190,9 +190,10 @@ class Allocator:
         return self._first_free(pools, _by_pool(pools, cidrs[turn:] + cidrs[:turn]))
 
     def _existing(self, version: int) -> list[tuple[IPNetwork, Block]]:
+        """The blocks that can be read. Claiming another's place is `Malformed`: it is read then."""
         return [
             (record.key.cidr, record.value)
-            for record in self.tx.records(Blocks(version))
+            for record in self.tx.listing(Blocks(version)).records
             if isinstance(record.key, BlockKey) and isinstance(record.value, Block)
         ]
 
@@ -208,6 +209,7 @@ class Allocator:
             why.append(f"cannot allocate new block due to per host block limit ({limit})")
         if self.config.strict_affinity:
             why.append("affinity is strict, so no address is borrowed from other nodes")
+        why += [f"not readable: {name}" for name in self.tx.listing(Blocks(version)).malformed]
         return "; ".join(why)
 
 

@@ -96,9 +96,13 @@ class IPAMClient:
         return allocations(holdings(Transaction(self._store), handle_id))
 
     def owner_of(self, address: IPAddress) -> Allocation | None:
-        """The allocation of one address; None when it is free or cooling down."""
+        """The allocation of one address; None when it is free or cooling down.
+
+        Raises `Malformed` when a block that may hold it cannot be read.
+        """
         tx = Transaction(self._store)
-        for pool in read_pools(tx):
+        pools, _ = read_pools(tx)  # only the shorter way: without it every block is read
+        for pool in pools:
             if address in pool.cidr and tx.block(pool.block_of(address)):
                 return _allocation_in(tx, pool.block_of(address), address)
         for record in tx.records(Blocks(address.version)):
@@ -256,9 +260,8 @@ class IPAMClient:
         missing = missing_families(found, job.want)
         if missing:
             tx_config, now = read_config(tx), self._now()
-            allocator = Allocator(
-                tx, self._node, now, tx_config, read_pools(tx), read_reservations(tx)
-            )
+            pools, _ = read_pools(tx)  # one that cannot be read gives nothing; others do
+            allocator = Allocator(tx, self._node, now, tx_config, pools, read_reservations(tx))
             picks = self._pick(allocator, job, missing)
             job.tidy = allocator.tidy
             if picks is None:

@@ -87,20 +87,25 @@ def require_ready(tx: Transaction) -> None:
         raise NotReady(NOT_READY)
 
 
-def read_pools(tx: Transaction) -> tuple[Pool, ...]:
-    """Every pool that can be used; one with a broken CIDR or block size is passed over."""
+def read_pools(tx: Transaction) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
+    """Every pool that can be used, and what is wrong with each of the others, by name."""
     pools: list[Pool] = []
-    for record in tx.records(Resources(Kind.IP_POOL)):
+    listing = tx.listing(Resources(Kind.IP_POOL))
+    broken = list(listing.malformed)
+    for record in listing.records:
         if isinstance(record.value, IPPool):
             try:
                 pools.append(parse_pool(record.value))
-            except Malformed:
-                continue
-    return tuple(pools)
+            except Malformed as error:
+                broken.append(str(error))
+    return tuple(pools), tuple(broken)
 
 
 def read_reservations(tx: Transaction) -> Reservations:
-    """Addresses kept out of automatic assignment. Raises `Malformed`."""
+    """Addresses kept out of automatic assignment.
+
+    Raises `Malformed` for any that cannot be read: what it reserves must not be given away.
+    """
     records = tx.records(Resources(Kind.IP_RESERVATION))
     return parse_reservations(r.value for r in records if isinstance(r.value, Resource))
 

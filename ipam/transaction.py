@@ -16,6 +16,7 @@ from libtortie.datastore.port import (
     Create,
     Datastore,
     Delete,
+    Listing,
     Op,
     Record,
     Update,
@@ -34,7 +35,7 @@ class Transaction:
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self._read: dict[Key, Record | None] = {}
-        self._lists: dict[Scope, tuple[Record, ...]] = {}
+        self._lists: dict[Scope, Listing] = {}
         self._staged: dict[Key, Value | None] = {}
         self._guards: dict[Key, None] = {}
 
@@ -70,14 +71,22 @@ class Transaction:
         """An affinity, as this transaction would leave it."""
         return self.value(key, BlockAffinity)
 
-    def records(self, scope: Scope) -> tuple[Record, ...]:
-        """All records of a scope; what was read before keeps its older revision."""
+    def listing(self, scope: Scope) -> Listing:
+        """All of a scope, what cannot be read by name; what was read before keeps its older
+        revision."""
         if scope not in self._lists:
-            records = self._store.list(scope).records
-            for record in records:
+            listing = self._store.list(scope)
+            for record in listing.records:
                 self._read.setdefault(record.key, record)
-            self._lists[scope] = records
+            self._lists[scope] = listing
         return self._lists[scope]
+
+    def records(self, scope: Scope) -> tuple[Record, ...]:
+        """All records of a scope. Raises `Malformed` naming one that cannot be read."""
+        listing = self.listing(scope)
+        if listing.malformed:
+            raise Malformed(listing.malformed[0])
+        return listing.records
 
     def guard(self, key: Key) -> None:
         """Require at commit that a key is as it was read."""

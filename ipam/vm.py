@@ -71,7 +71,10 @@ def disown(
 
 
 def seats(tx: Transaction, node: str, container_id: str) -> tuple[tuple[str, Owner], ...]:
-    """(handle, owner) wherever a sandbox of a node is active or alternate owner."""
+    """(handle, owner) wherever a sandbox of a node is active or alternate owner.
+
+    Raises `Malformed` when a block cannot be read: it may have a seat.
+    """
     found: list[tuple[str, Owner]] = []
     records = (record for version in (4, 6) for record in tx.records(Blocks(version)))
     for block in (record.value for record in records if isinstance(record.value, Block)):

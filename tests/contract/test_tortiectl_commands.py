@@ -265,6 +265,27 @@ def test_a_block_that_cannot_be_read_is_not_counted_over(ctl: Ctl) -> None:
     assert "a block cannot be read" in ctl("ipam", "show", ok=False).stderr
 
 
+def test_a_pool_that_cannot_be_read_is_named_beside_the_others(ctl: Ctl) -> None:
+    ctl.put(Kind.IP_POOL, "good")
+    ctl.put(Kind.IP_POOL, "torn", cidr="10.66.0.0/24")
+    ctl.put(Kind.IP_POOL, "odd", cidr="10.67.0.0/24", blockSize=99)
+    spoil(ctl, ResourceKey(Kind.IP_POOL, "torn"))
+    done = ctl("ipam", "show", ok=False)
+    assert "10.65.0.0/24" in done.stdout
+    assert "cannot be read" not in done.stdout
+    torn, odd = done.stderr.splitlines()
+    assert torn.startswith("a pool cannot be read: ")
+    assert "ippools/torn" in torn
+    assert "IPPool 'odd': block size 99" in odd
+
+
+def test_a_reservation_that_cannot_be_read_is_not_counted_over(ctl: Ctl) -> None:
+    ctl.put(Kind.IP_POOL, "p")
+    ctl.put(Kind.IP_RESERVATION, "r", reservedCIDRs=["10.65.0.254/31"])
+    spoil(ctl, ResourceKey(Kind.IP_RESERVATION, "r"))
+    assert "ipreservations/r" in ctl("ipam", "show", ok=False).stderr
+
+
 def test_one_question_at_a_time(ctl: Ctl) -> None:
     assert "give one of" in ctl("ipam", "show", "--show-blocks", "--ip=10.0.0.1", ok=False).stderr
 

@@ -48,6 +48,7 @@ def show(
         )
     address = _address(ip) if ip else None
     at = connect(ctx, config)
+    complaints: tuple[str, ...] = ()
     if address is not None:
         lines: Iterator[str] | list[str] = _one_address(at.store, address)
     elif show_configuration:
@@ -55,9 +56,14 @@ def show(
     elif show_borrowed:
         lines = [boxed(report.BORROWED_HEADINGS, report.borrowed_rows(_blocks(at.store)))]
     else:
-        lines = [_use(at.store, show_blocks)]
+        table, complaints = _use(at.store, show_blocks)
+        lines = [table]
     for line in lines:
         click.echo(line)
+    for complaint in complaints:
+        click.echo(complaint, err=True)
+    if complaints:
+        ctx.exit(1)
 
 
 def _address(text: str) -> IPAddress:
@@ -91,11 +97,14 @@ def _configuration(at: Connection) -> list[str]:
     return [table, report.persistence_text(effective, stored), f"Datastore: {at.name}{where}"]
 
 
-def _use(store: Datastore, show_blocks: bool) -> str:
+def _use(store: Datastore, show_blocks: bool) -> tuple[str, tuple[str, ...]]:
+    """The table of what can be read, and a line about each pool that cannot."""
     tx = Transaction(store)
     reserved = read_reservations(tx).networks
-    rows = report.use_rows(read_pools(tx), _blocks(store), reserved, show_blocks=show_blocks)
-    return boxed(report.USE_HEADINGS, rows)
+    pools, broken = read_pools(tx)
+    rows = report.use_rows(pools, _blocks(store), reserved, show_blocks=show_blocks)
+    complaints = tuple(f"a pool cannot be read: {reason}" for reason in broken)
+    return boxed(report.USE_HEADINGS, rows), complaints
 
 
 def _blocks(store: Datastore) -> list[Block]:

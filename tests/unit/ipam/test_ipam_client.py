@@ -22,7 +22,15 @@ from libtortie.errors import (
     Unavailable,
 )
 from libtortie.model.ipam import AffinityState, BlockAffinity, IPAMConfig, Owner, Persistence
-from libtortie.model.keys import AffinityKey, BlockKey, IPAMConfigKey, Kind, ResourceKey, path_of
+from libtortie.model.keys import (
+    AffinityKey,
+    BlockKey,
+    IPAMConfigKey,
+    Key,
+    Kind,
+    ResourceKey,
+    path_of,
+)
 from libtortie.model.resources import Node, ObjectMeta
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.ipam_world import START, World, plain_pod, pool
@@ -273,6 +281,61 @@ def test_reserved_addresses_are_for_explicit_requests_only() -> None:
     world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": ["nonsense"]})
     with pytest.raises(Malformed, match="'r'"):
         world.client().assign("y", plain_pod("y"), V4)
+
+
+def spoil(world: World, key: Key) -> None:
+    """Make a stored record one that cannot be read."""
+    assert isinstance(world.store, MemoryDatastore)
+    world.store.put_raw(path_of(key), b"{")
+
+
+def test_what_an_unreadable_reservation_keeps_is_not_given_away() -> None:
+    world = small()
+    (had,) = world.client().assign("had", plain_pod("had"), V4)
+    spoil(world, ResourceKey(Kind.IP_RESERVATION, "r"))
+    with pytest.raises(Malformed, match="ipreservations/r"):
+        world.client().assign("y", plain_pod("y"), V4)
+    assert world.allocated() == {"had": 1}
+    assert world.client().assign("had", plain_pod("had"), V4) == (had,), "nothing to allocate"
+
+
+def test_an_unreadable_pool_gives_nothing_and_others_do() -> None:
+    world = small()
+    spoil(world, ResourceKey(Kind.IP_POOL, "0"))
+    assert len(take(world, "n1", 2)) == 2
+    world.audit()
+
+
+def test_an_unreadable_block_is_left_alone_and_named() -> None:
+    world = small().pools(pool("b", "10.1.0.0/30", blockSize=30))
+    bad = BlockKey(ip_network("10.1.0.0/30"))
+    spoil(world, bad)
+    assert len(take(world, "n1", 8)) == 8
+    with pytest.raises(Malformed, match=r"10\.1\.0\.0-30"):
+        take(world, "n2", 8)
+    world.config(max_blocks_per_host=2)
+    with pytest.raises(NoFreeAddresses, match=r"not readable: \S*10\.1\.0\.0-30"):
+        take(world, "n1", 9)
+    with pytest.raises(Malformed):
+        world.store.get(bad)
+
+
+def test_an_unreadable_block_may_hold_an_address_of_no_pool() -> None:
+    world = small()
+    client = world.client()
+    (got,) = client.assign("h", plain_pod("p"), V4)
+    spoil(world, BlockKey(ip_network("10.1.0.0/30")))
+    spoil(world, ResourceKey(Kind.IP_POOL, "0"))
+    assert client.owner_of(got.address) == got
+    with pytest.raises(Malformed, match=r"10\.1\.0\.0-30"):
+        client.owner_of(ip_address("10.1.0.1"))
+
+
+def test_seats_are_not_told_while_a_block_cannot_be_read() -> None:
+    world = small()
+    spoil(world, BlockKey(ip_network("10.1.0.0/30")))
+    with pytest.raises(Malformed, match=r"10\.1\.0\.0-30"):
+        world.client().seats_of("c1")
 
 
 def test_explicit_address() -> None:
