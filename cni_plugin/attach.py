@@ -124,7 +124,7 @@ class Attaching:
                 "delete endpoint",
                 lambda: endpoint.remove(p.store, place.key, place.container_id),
             )
-        endpoint.write(p.store, place.key, wanted)
+        endpoint.write(p.store, place.key, wanted, p.log)
 
     def await_policy(self) -> float:
         """Seconds waited for policy. When time is over the pod starts anyway: the agent's table

@@ -14,6 +14,7 @@ from ipaddress import ip_interface
 from cni_plugin.dataplane import as_interface
 from cni_plugin.identity import VMIdentity, Workload
 from cni_plugin.skel import CmdArgs
+from cni_plugin.undo import Log
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import AlreadyExists, Conflict, Malformed, NotFound
 from libtortie.linux.port import Link
@@ -194,13 +195,21 @@ def addresses_of(endpoint: WorkloadEndpoint) -> frozenset[str]:
         raise Malformed(f"WorkloadEndpoint {endpoint.metadata.name}: {error}") from None
 
 
-def write(store: Datastore, key: ResourceKey, endpoint: WorkloadEndpoint) -> None:
-    """Create or replace; a repeat of the same sandbox keeps the first one's time of creation."""
+def write(store: Datastore, key: ResourceKey, endpoint: WorkloadEndpoint, log: Log) -> None:
+    """Create or replace; a repeat of the same sandbox keeps the first one's time of creation.
+
+    A record that cannot be read is replaced, or it would keep its pod's name from the node.
+    """
     for attempt in range(_ATTEMPTS):
         try:
             try:
                 current = store.get(key)
             except NotFound:
+                store.create(key, endpoint)
+                return
+            except Malformed as error:
+                log("unreadable_endpoint_replaced", name=key.name, error=str(error))
+                store.delete(key)
                 store.create(key, endpoint)
                 return
             store.update(key, _aged(endpoint, current), current.revision)

@@ -26,7 +26,8 @@ from libtortie.errors import (
 from libtortie.linux.port import Route, RouteProto, VethPair
 from libtortie.model import names
 from libtortie.model.ipam import Persistence
-from tests.fakes.cni_world import CniWorld, conf, first_address, owners
+from libtortie.model.keys import path_of
+from tests.fakes.cni_world import CniWorld, conf, endpoint_key, first_address, owners
 
 HANDLE = "k8s-pod-network.vmi.default.db"
 
@@ -589,3 +590,14 @@ def test_the_lock_comes_first_and_then_the_clock(world: CniWorld) -> None:
     (duration,) = [fields["duration_ms"] for event, fields in node.log if event == "cni_add"]
     assert isinstance(duration, float)
     assert duration < waiting * 1000
+
+
+def test_an_unreadable_endpoint_does_not_block_its_pods_name(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    world.memory.put_raw(path_of(endpoint_key("node1", "web-0")), b"{not json")
+    node.add("web-0", "c2")
+    assert [e.spec.container_id for e in world.endpoints()] == ["c2"]
+    (fields,) = [told for event, told in node.log if event == "unreadable_endpoint_replaced"]
+    assert fields["name"] == endpoint_key("node1", "web-0").name
