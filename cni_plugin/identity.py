@@ -166,13 +166,21 @@ class Identifier:
         return found is None or found.metadata.deleting or found.metadata.uid != uid
 
     def owner_gone(self, owner: Owner) -> bool:
-        """Whether the VM that an IPAM owner names exists no more: absent, or another UID."""
-        kind, uid = _what_lives(owner.get("vm-uid", ""), owner.get("vmi-uid", ""))
+        """Whether the VM that an IPAM owner names exists no more: absent, or another UID.
+
+        Its VMI too, where the owner names one: a VM that was deleted with `--cascade=orphan`
+        leaves it running.
+        """
         name, namespace = owner.get("vmi-name", ""), owner.get("namespace", "")
-        if not (uid and name and namespace):
+        kinds: tuple[tuple[type[KubeObject], str], ...] = (
+            (VirtualMachine, owner.get("vm-uid", "")),
+            (VirtualMachineInstance, owner.get("vmi-uid", "")),
+        )
+        named = [(kind, uid) for kind, uid in kinds if uid]
+        if not (named and name and namespace):
             return False
-        found = self._find(kind, name, namespace)
-        return found is None or found.metadata.uid != uid
+        found = ((self._find(kind, name, namespace), uid) for kind, uid in named)
+        return all(one is None or one.metadata.uid != uid for one, uid in found)
 
     def pod_lives(self, owner: Owner) -> bool:
         """Whether the pod that an IPAM owner names exists and has not finished."""

@@ -320,7 +320,10 @@ def test_owner_gone(world: CniWorld) -> None:
     identifier = Identifier(world.kube, lambda: Persistence.ENABLED)
     vm = {"namespace": "default", "vmi-name": "db", "vm-uid": "vm-db", "vmi-uid": "vmi-db-1"}
     assert not identifier.owner_gone(vm)
-    assert identifier.owner_gone({**vm, "vm-uid": "older"})
+    assert identifier.owner_gone({**vm, "vm-uid": "older", "vmi-uid": "older"})
+    stopped = {key: value for key, value in vm.items() if key != "vmi-uid"}
+    assert not identifier.owner_gone(stopped)
+    assert identifier.owner_gone({**stopped, "vm-uid": "older"})
     assert identifier.owner_gone({**vm, "vmi-name": "nope"})
     bare = {key: value for key, value in vm.items() if key != "vm-uid"}
     assert not identifier.owner_gone(bare)
@@ -329,6 +332,17 @@ def test_owner_gone(world: CniWorld) -> None:
     world.kube.fail(Unavailable("down"))
     with pytest.raises(Unavailable):
         identifier.owner_gone(vm)
+
+
+def test_an_orphaned_vmi_is_not_gone_with_its_vm(world: CniWorld) -> None:
+    """As `kubectl delete vm --cascade=orphan` leaves it."""
+    identifier = Identifier(world.kube, lambda: Persistence.ENABLED)
+    vm = {"namespace": "default", "vmi-name": "db", "vm-uid": "vm-db", "vmi-uid": "vmi-db-1"}
+    world.kube.remove(VirtualMachine, "db", "default")
+    assert not identifier.owner_gone(vm)
+    assert identifier.owner_gone({**vm, "vmi-uid": "older"})
+    world.kube.remove(VirtualMachineInstance, "db", "default")
+    assert identifier.owner_gone(vm)
 
 
 def test_pod_lives(world: CniWorld) -> None:

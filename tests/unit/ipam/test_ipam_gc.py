@@ -114,6 +114,19 @@ def test_stopped_then_deleted_is_free_after_the_grace(story: Story) -> None:
     story.world.audit()
 
 
+def test_an_orphaned_vmi_keeps_them_without_its_vm_or_its_pod() -> None:
+    """As `kubectl delete vm --cascade=orphan` leaves it."""
+    story = Story()
+    story.vmi()
+    story.start()
+    for _ in range(3):
+        assert story.collect(later=100) is Outcome.KEEP
+    assert story.reason == "VirtualMachineInstance shop/db with UID vmi-1 exists"
+    story.kube.remove(VirtualMachineInstance, "db", "shop")
+    assert story.collect() is Outcome.WAIT
+    assert story.collect(later=60) is Outcome.FREE
+
+
 def test_one_observation_never_suffices(story: Story) -> None:
     delete_vm(story)
     story.seconds += 10_000
