@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cni_plugin import detach, endpoint
-from libtortie.errors import Unauthorized, Unavailable
+from libtortie.errors import Malformed, Unauthorized, Unavailable
 from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
 from libtortie.linux.port import Route
 from libtortie.model import names
-from libtortie.model.keys import path_of
+from libtortie.model.keys import BlockKey, path_of
 from tests.fakes.cni_world import (
     NETWORK,
     CniNode,
@@ -443,3 +443,31 @@ def test_an_endpoint_is_removed_by_its_own_container_only(world: CniWorld) -> No
     assert len(world.endpoints()) == 1
     endpoint.remove(world.store, key, "c2")
     assert world.endpoints() == []
+
+
+def test_a_stopped_vms_address_is_no_containers(world: CniWorld) -> None:
+    """Its owner names a VM and no container."""
+    node = started_vm(world)
+    node.delete("virt-launcher-db-a", "c1")
+    (stopped,) = node.ipam.by_handle(HANDLE)
+    assert "container-id" not in stopped.active
+    args = node.args("", "vmi.default.db")
+    detach.tear_down(node.ports(), args, NETWORK, endpoint.place_of(args, "node1"))
+    assert list(world.allocated().values()) == [HANDLE]
+    assert "handle_of_another" in [event for event, _ in node.log]
+
+
+def test_a_seat_in_a_block_that_cannot_be_read_is_not_forgotten(world: CniWorld) -> None:
+    """A DEL without an endpoint is repeated until the block can be read."""
+    node = started_vm(world)
+    world.memory.delete(endpoint_key("node1", "virt-launcher-db-a"))
+    (allocation,) = node.ipam.by_handle(HANDLE)
+    path = path_of(BlockKey(allocation.block))
+    stored = world.memory.get(BlockKey(allocation.block)).value
+    world.memory.put_raw(path, b"{not json")
+    with pytest.raises(Malformed, match="block"):
+        node.delete("virt-launcher-db-a", "c1")
+    world.memory.delete(BlockKey(allocation.block))
+    world.memory.create(BlockKey(allocation.block), stored)
+    node.delete("virt-launcher-db-a", "c1")
+    assert owners(node.ipam.by_handle(HANDLE)) == ("", "")

@@ -109,8 +109,9 @@ def test_gc_leaves_other_veths_alone(world: CniWorld) -> None:
         )
     ours = replace(node.host.links["veth0"], alias="tortie:k8s-pod-network/c9")
     node.host.links["veth0"] = ours
+    node.host.links["cali3"] = replace(ours, name="cali3", kind="dummy")
     node.gc()
-    assert sorted(node.veths()) == ["cali0", "cali1", "cali2"]
+    assert sorted(node.veths()) == ["cali0", "cali1", "cali2", "cali3"], "cali3 is no veth"
     assert "veth0" in node.host.links
 
 

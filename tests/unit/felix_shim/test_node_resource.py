@@ -247,6 +247,33 @@ def test_the_last_by_name_gives_way_at_once() -> None:
     assert pauses == []
 
 
+@pytest.mark.parametrize("others", [("a", "z"), ("z", "a")])
+def test_of_three_only_the_first_by_name_waits(others: tuple[str, str]) -> None:
+    """The one between two others gives way at once, in whatever order they are listed."""
+    inner = MemoryDatastore()
+    pauses: list[float] = []
+
+    class Listed(FaultyStore):
+        """Lists the others in an order of its own."""
+
+        def list(self, scope: Any) -> Any:
+            found = super().list(scope)
+            place = {name: number for number, name in enumerate((*others, "m"))}
+            records = sorted(found.records, key=lambda record: place[record.key.name])  # type: ignore[union-attr]  # Nodes only
+            return replace(found, records=tuple(records))
+
+    def arrive(_: object) -> None:
+        if len(store.commits) == 1:
+            for name in others:
+                inner.create(facts(name).key, plan_node(None, facts(name)))
+
+    store = Listed(inner, before_commit=arrive)
+    with pytest.raises(AddressTakenError):
+        claim(store, facts("m"), pauses.append)
+    assert pauses == []
+    assert address_of(inner, "m") == ""
+
+
 def test_only_the_address_that_was_claimed_is_taken_back() -> None:
     node = stored_node(bgp={"ipv4Address": "192.0.2.11/24", "asNumber": 64999}, extra="kept")
     after = without_address(node, ADDRESS)
