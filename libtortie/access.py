@@ -6,7 +6,10 @@ and passes over the rest.
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -65,16 +68,9 @@ class Access(BaseModel):
 
 def read_access(path: Path = NODE_FILE) -> Access | None:
     """What a node's file says; None where there is none. Raises `InvalidInput` naming the key."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if not present(path):
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: {error}") from error
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{path}: {error}") from error
+    data = parse_yaml(text_of(path), str(path))
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -85,3 +81,87 @@ def read_access(path: Path = NODE_FILE) -> Access | None:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise InvalidInput(f"{path}: {key}: {first['msg']}") from error
+
+
+def present(path: Path) -> bool:
+    """Whether there is something at a path. Raises `InvalidInput` where that cannot be told."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise InvalidInput(
+            f"{path}: {error.strerror}: check the name, and that this user may look there"
+        ) from error
+    except ValueError as error:
+        raise InvalidInput(f"{str(path)!r} cannot be a file's name: check it") from error
+    return True
+
+
+def text_of(path: Path) -> str:
+    """A regular file's text; anything else could be waited for without end.
+
+    Raises `InvalidInput` naming it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidInput(f"{path} is not a regular file: name one")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read().decode()
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}: name a file this user may read") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path}: not UTF-8 (byte {error.start})") from error
+    except ValueError as error:
+        raise InvalidInput(f"{str(path)!r} cannot be a file's name: check it") from error
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """What a YAML (or JSON) text holds; a key may be given once.
+
+    Raises `InvalidInput` with line and problem, without the text, in which there may be a secret.
+    """
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "not YAML"
+        place = f"line {mark.line + 1}: " if mark is not None else ""
+        raise InvalidInput(f"{where}: {place}{problem}") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{where}: nested too deeply") from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key may be given once and every value is what it looks like."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As the base class; raises `ConstructorError` for a doubled key."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"duplicate key {key.value}", key.start_mark
+                )
+            seen.add(key.value)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """As the base class; raises `ConstructorError` for a scalar that its type cannot be."""
+        try:
+            value = super().construct_object(node, deep=deep)
+            if isinstance(value, str):
+                value.encode()  # an escape can make half a surrogate pair
+        except (ValueError, KeyError, AttributeError, OverflowError) as error:
+            kind = str(node.tag).rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"not a valid {kind}", node.start_mark
+            ) from error
+        return value

@@ -17,6 +17,7 @@ import click
 
 from libtortie.errors import TortieError
 from tortiectl.lazy import Entry, LazyGroup
+from tortiectl.options import is_text, not_empty
 
 FAILED = 1
 INTERRUPTED = 130
@@ -50,7 +51,9 @@ class Tortiectl(LazyGroup):
         **extra: Any,
     ) -> Any:
         """Run; in standalone mode this does not return."""
+        args = sys.argv[1:] if args is None else list(args)
         try:
+            _require_text(args)
             result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             if not standalone_mode:
                 return result
@@ -58,6 +61,13 @@ class Tortiectl(LazyGroup):
             if not standalone_mode:
                 raise
             _complain(error)
+            sys.exit(FAILED)
+        except OSError as error:
+            if not standalone_mode:
+                raise
+            _drop_output()
+            what = error.filename or "output"
+            _complain(click.ClickException(f"{what}: {error.strerror or error}"))
             sys.exit(FAILED)
         except click.Abort:
             if not standalone_mode:
@@ -72,6 +82,24 @@ class Tortiectl(LazyGroup):
             return super().invoke(ctx)
         except TortieError as error:
             raise click.ClickException(str(error)) from error
+        except UnicodeEncodeError as error:
+            raise click.ClickException(
+                f"output: not all of it can be written as {error.encoding}: set PYTHONUTF8=1"
+            ) from error
+
+
+def _require_text(args: Sequence[str]) -> None:
+    for arg in args:
+        if not is_text(arg):
+            raise click.UsageError(f"argument {arg!r} is not UTF-8")
+
+
+def _drop_output() -> None:
+    """Leave nothing for the interpreter to write, and complain about, as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(error: click.ClickException) -> None:
@@ -90,7 +118,13 @@ def _complain(error: click.ClickException) -> None:
     name="tortiectl",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig to use.")
+@click.option(
+    "--context",
+    default="",
+    metavar="NAME",
+    callback=not_empty,
+    help="Context of the kubeconfig to use.",
+)
 @click.option(
     "-l",
     "--log-level",

@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from libtortie.access import NODE_FILE, Access, read_access
+from libtortie.access import NODE_FILE, Access, parse_yaml, present, read_access, text_of
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
 from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, load_kubeconfig
 from tortiectl.lazy import meant
-from tortiectl.options import DEFAULT_CONFIG
+from tortiectl.options import DEFAULT_CONFIG, is_text
 
 KUBERNETES, SQLITE, ETCD = "kubernetes", "sqlite", "etcdv3"
 TYPES = (SQLITE, ETCD, KUBERNETES)
@@ -127,8 +126,8 @@ def client_config(path: str, context: str, around: Surroundings) -> ClientConfig
     Raises `InvalidInput` naming file, variable or key.
     """
     file = Path(path) if path else around.default_config
-    if path or file.exists():
-        spec = _with_context(parse_file(_text_of(file), str(file)), context)
+    if path or present(file):
+        spec = _with_context(parse_file(text_of(file), str(file)), context)
         kind = spec.datastore_type or _kind_of(spec) or KUBERNETES
         return ClientConfig(
             _datastore(kind, spec, str(file)), lambda: _kube(spec, kind, around.environ), str(file)
@@ -139,10 +138,7 @@ def client_config(path: str, context: str, around: Surroundings) -> ClientConfig
 
 def parse_file(text: str, where: str) -> Spec:
     """The configuration in YAML (or JSON) text. Raises `InvalidInput` naming file and key."""
-    try:
-        data = yaml.load(text, Loader=_UniqueKeys)
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{where}: {_place_and_problem(error)}") from error
+    data = parse_yaml(text, where)
     if not isinstance(data, dict):
         raise InvalidInput(f"{where}: want a mapping with apiVersion, kind and spec")
     spec = data.get("spec")
@@ -165,6 +161,8 @@ def parse_environment(environ: Mapping[str, str]) -> Spec:
         if not variable:
             continue
         value: Any = environ[variable]
+        if not is_text(value):
+            raise InvalidInput(f"{variable}: not UTF-8")
         if isinstance(Spec.model_fields[_field(key)].default, bool):
             value = _BOOLEANS.get(value.lower())
             if value is None:
@@ -181,7 +179,7 @@ def parse_environment(environ: Mapping[str, str]) -> Spec:
 def _without_file(spec: Spec, around: Surroundings) -> ClientConfig:
     """Environment, then the node's own file."""
     node = read_access(around.node_file)
-    if node is None and around.default_sqlite.exists():
+    if node is None and present(around.default_sqlite):
         node = Access(sqlite_path=str(around.default_sqlite))  # an agent without a file of its own
     own_api = bool(spec.kubeconfig or spec.api_endpoint)
     if spec.model_fields_set & {_field(key) for key in _DATASTORE_KEYS}:
@@ -250,7 +248,7 @@ def _kube(spec: Spec, kind: str, environ: Mapping[str, str]) -> KubeConfig | Non
             raise InvalidInput(f"context {spec.context}: {_NO_KUBECONFIG}")
         return None
     at_home = Path(environ.get("HOME", "/")) / ".kube" / "config"
-    return load_kubeconfig(at_home, spec.context) if at_home.exists() else in_cluster(environ)
+    return load_kubeconfig(at_home, spec.context) if present(at_home) else in_cluster(environ)
 
 
 def _material(path: str) -> Material | None:
@@ -288,13 +286,6 @@ def _with_context(spec: Spec, context: str) -> Spec:
     return _checked(spec.model_copy(update={"context": context}), "--context")
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: {error}") from error
-
-
 def _field(alias: str) -> str:
     return next(n for n, f in Spec.model_fields.items() if (f.alias or n) == alias)
 
@@ -307,28 +298,3 @@ def _explained(error: ValidationError) -> str:
         known = [f.alias or n for model in (Spec, Document) for n, f in model.model_fields.items()]
         return f"unknown key {where}{meant(str(first['loc'][-1]), known)}"
     return f"{where}: {first['msg']}"
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key may be given once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the base class; raises `ConstructorError` for a doubled key."""
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                continue
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"duplicate key {key}", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def _place_and_problem(error: yaml.YAMLError) -> str:
-    """Line and problem without the text around it, in which there may be a token."""
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or "not YAML"
-    return f"line {mark.line + 1}: {problem}" if mark is not None else problem

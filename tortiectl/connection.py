@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from libtortie.access import present
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
@@ -29,7 +30,7 @@ class Connection:
         """The datastore. A file that is not there is an error: only an agent makes one."""
         if self._store is None:
             wanted = self.config.datastore
-            if wanted.type == SQLITE and not wanted.sqlite_path.exists():
+            if wanted.type == SQLITE and not present(wanted.sqlite_path):
                 raise InvalidInput(
                     f"{wanted.sqlite_path}: no such datastore ({self.config.source} names it); "
                     "has tortie-node run here?"

@@ -6,10 +6,28 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_CONFIG = "/etc/tortie/tortiectl.cfg"
+
+
+def is_text(value: str) -> bool:
+    """Whether a string of the system's is UTF-8; other bytes arrive as surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Callback of an option or argument: given empty (a variable that is not set?), refused."""
+    given = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+    if given and "" in (value if isinstance(value, tuple) else (value,)):
+        raise click.BadParameter("is empty; leave it out or give a value", ctx, param)
+    return value
 
 
 def config_option(command: F) -> F:
@@ -19,5 +37,6 @@ def config_option(command: F) -> F:
         "--config",
         default="",
         metavar="FILE",
+        callback=not_empty,
         help=f"Where datastore and API are.  [default: {DEFAULT_CONFIG}]",
     )(command)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
 
 from libtortie.datastore.port import Datastore, Record
-from libtortie.errors import InvalidInput, NotFound
+from libtortie.errors import InvalidInput, Malformed, NotFound
 from libtortie.model.keys import Kind, ResourceKey, Resources
 from tortiectl.connection import connect
 from tortiectl.kinds import names_of, parse_kind
 from tortiectl.lazy import meant
-from tortiectl.options import config_option
+from tortiectl.options import config_option, not_empty
 from tortiectl.output import FORMATS, render, wire_of
 
 DEFAULT_NAMESPACE = "default"
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def _kinds_help() -> str:
@@ -26,7 +29,7 @@ def _kinds_help() -> str:
 
 @click.command(epilog=_kinds_help())
 @click.argument("kind")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", callback=not_empty)
 @config_option
 @click.option(
     "-o",
@@ -37,7 +40,13 @@ def _kinds_help() -> str:
     show_default=True,
     help="Form of the output.",
 )
-@click.option("-n", "--namespace", default="", help="Of namespaced kinds.  [default: default]")
+@click.option(
+    "-n",
+    "--namespace",
+    default="",
+    callback=not_empty,
+    help="Of namespaced kinds.  [default: default]",
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Of namespaced kinds: all of them.")
 @click.pass_context
 def get(
@@ -88,6 +97,8 @@ def fetch(store: Datastore, kind: Kind, names: Sequence[str], namespace: str) ->
             records.append(store.get(ResourceKey(kind, name, namespace)))
         except NotFound:
             complaints.append(_absent(store, kind, name, namespace))
+        except Malformed as error:
+            complaints.append(str(error))
     return Found(tuple(records), tuple(complaints))
 
 
@@ -109,4 +120,9 @@ def _namespace(kind: Kind, given: str, everywhere: bool, names: Sequence[str]) -
         if given or names:
             raise InvalidInput("-A shows all namespaces: leave out -n and names")
         return ""
+    if given and not _DNS_LABEL.fullmatch(given):
+        raise InvalidInput(
+            f"namespace {given!r} is no DNS label (1 to 63 of a-z, 0-9 and, inside, -); "
+            "for all namespaces give -A"
+        )
     return given or DEFAULT_NAMESPACE

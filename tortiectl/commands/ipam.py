@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from libtortie.errors import Malformed
 from tortiectl.lazy import Entry, LazyGroup
 
 COMMANDS = {
@@ -11,7 +14,30 @@ COMMANDS = {
     "show": Entry("tortiectl.commands.ipam_show:show", "Show use, an address, or settings."),
 }
 
+REMEDIES = {
+    "kubeVirtVMAddressPersistence": "--kubevirt-ip-persistence=Enabled|Disabled",
+    "maxBlocksPerHost": "--max-blocks-per-host=N",
+    "ipCooldownSeconds": "--ip-cooldown-seconds=N",
+    "strictAffinity": "--strictaffinity=true|false",
+    "strict_affinity": "--strictaffinity=true|false",
+}
+"""Stored field → what sets it."""
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+
+class IpamGroup(LazyGroup):
+    """Its commands' errors name the command that repairs a setting that cannot be read."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except Malformed as error:
+            option = next((o for name, o in REMEDIES.items() if name in str(error)), "")
+            if not option:
+                raise
+            raise Malformed(f"{error}: `tortiectl ipam configure {option}` sets it anew") from error
+
+
+@click.group(cls=IpamGroup, entries=COMMANDS)
 def ipam() -> None:
     """Show and configure address management."""

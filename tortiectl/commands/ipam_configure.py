@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from ipam.attempts import DEFAULT_RETRY, Attempts
 from ipam.configure import COOLDOWN_LIMIT, MAX_BLOCKS_LIMIT, Change, Changed
 from ipam.configure import configure as apply_change
+from libtortie.errors import TortieError
 from libtortie.model.ipam import Persistence
 from tortiectl.connection import Connection, connect
+from tortiectl.mended import MendedStore
 from tortiectl.options import config_option
 
 
@@ -18,8 +22,7 @@ from tortiectl.options import config_option
 @config_option
 @click.option(
     "--strictaffinity",
-    type=click.BOOL,
-    metavar="true|false",
+    type=click.Choice(["true", "false"], case_sensitive=False),
     help="Whether a node allocates only from blocks of its own.",
 )
 @click.option(
@@ -45,7 +48,7 @@ def configure(
     ctx: click.Context,
     *,
     config: str,
-    strictaffinity: bool | None,
+    strictaffinity: str | None,
     max_blocks_per_host: int | None,
     kubevirt_ip_persistence: str | None,
     ip_cooldown_seconds: int | None,
@@ -56,7 +59,7 @@ def configure(
     where an API is configured that has it, it is written there first, then to the datastore.
     """
     change = Change(
-        strict_affinity=strictaffinity,
+        strict_affinity=None if strictaffinity is None else strictaffinity == "true",
         max_blocks_per_host=max_blocks_per_host,
         persistence=Persistence(kubevirt_ip_persistence) if kubevirt_ip_persistence else None,
         cooldown_seconds=ip_cooldown_seconds,
@@ -67,11 +70,25 @@ def configure(
         raise click.UsageError(f"nothing to set; give at least one of {known}", ctx)
     to = connect(ctx, config)
     kube = to.kube if change.persistence is not None else None
-    done = apply_change(
-        to.store, kube, change, Attempts(to.store, DEFAULT_RETRY, time.monotonic, time.sleep)
-    )
+    with _time_told():
+        store = MendedStore(to.store, to.config.datastore, change)
+        attempts = Attempts(store, DEFAULT_RETRY, time.monotonic, time.sleep)
+        done = apply_change(store, kube, change, attempts)
     for line in _report(change, done, to):
         click.echo(line)
+
+
+@contextmanager
+def _time_told() -> Iterator[None]:
+    """Say how long was tried: the error itself knows the last attempt only."""
+    began = time.monotonic()
+    try:
+        yield
+    except TortieError as error:
+        took = time.monotonic() - began
+        if took < 1:
+            raise
+        raise TortieError(f"after {took:.0f} s of attempts: {error}") from error
 
 
 def _report(change: Change, done: Changed, to: Connection) -> list[str]:

@@ -18,13 +18,19 @@ from libtortie.model.ipam import Attribute, Block, IPAddress
 from libtortie.model.keys import Blocks
 from tortiectl import ipam_report as report
 from tortiectl.connection import Connection, connect
-from tortiectl.options import config_option
+from tortiectl.options import config_option, not_empty
 from tortiectl.text_tables import boxed
 
 
 @click.command()
 @config_option
-@click.option("--ip", default="", metavar="ADDRESS", help="Only this address: who has it.")
+@click.option(
+    "--ip",
+    default="",
+    metavar="ADDRESS",
+    callback=not_empty,
+    help="Only this address: who has it.",
+)
 @click.option("--show-blocks", is_flag=True, help="Also the blocks of each pool.")
 @click.option("--show-borrowed", is_flag=True, help="Addresses used off their block's node.")
 @click.option("--show-configuration", is_flag=True, help="The settings in force.")
