@@ -57,7 +57,7 @@ class Access(BaseModel):
     def kube(self) -> KubeConfig | None:
         """The API server; None where none is configured. Raises `InvalidInput`."""
         if self.kubeconfig:
-            return load_kubeconfig(self.kubeconfig)
+            return kubeconfig_in(self.kubeconfig)
         if not self.k8s_api_root:
             return None
         api = direct(self.k8s_api_root)
@@ -81,6 +81,14 @@ def read_access(path: Path = NODE_FILE) -> Access | None:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise InvalidInput(f"{path}: {key}: {first['msg']}") from error
+
+
+def kubeconfig_in(path: str | Path, context: str = "") -> KubeConfig:
+    """A kubeconfig's choice. Raises `InvalidInput`, also for YAML that Python cannot hold."""
+    try:
+        return load_kubeconfig(path, context)
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not a kubeconfig ({type(error).__name__})") from error
 
 
 def present(path: Path) -> bool:

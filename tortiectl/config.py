@@ -16,10 +16,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from libtortie.access import NODE_FILE, Access, parse_yaml, present, read_access, text_of
+from libtortie.access import (
+    NODE_FILE,
+    Access,
+    kubeconfig_in,
+    parse_yaml,
+    present,
+    read_access,
+    text_of,
+)
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
-from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, load_kubeconfig
+from libtortie.kube.config import KubeConfig, Material, direct, in_cluster
 from tortiectl.lazy import meant
 from tortiectl.options import DEFAULT_CONFIG, is_text
 
@@ -199,7 +207,7 @@ def _kube_of_node(node: Access, context: str) -> KubeConfig | None:
         return node.kube()
     if not node.kubeconfig:
         raise InvalidInput(f"context {context}: {_NO_KUBECONFIG}")
-    return load_kubeconfig(node.kubeconfig, context)
+    return kubeconfig_in(node.kubeconfig, context)
 
 
 def _kind_of(spec: Spec) -> str:
@@ -233,7 +241,7 @@ def _datastore(kind: str, spec: Spec, where: str) -> DatastoreConfig:
 def _kube(spec: Spec, kind: str, environ: Mapping[str, str]) -> KubeConfig | None:
     """The API as configured; only for the Kubernetes datastore also where kubectl would look."""
     if spec.kubeconfig:
-        return load_kubeconfig(spec.kubeconfig, spec.context)
+        return kubeconfig_in(spec.kubeconfig, spec.context)
     if spec.api_endpoint:
         made = direct(spec.api_endpoint, spec.api_token)
         return replace(
@@ -248,7 +256,7 @@ def _kube(spec: Spec, kind: str, environ: Mapping[str, str]) -> KubeConfig | Non
             raise InvalidInput(f"context {spec.context}: {_NO_KUBECONFIG}")
         return None
     at_home = Path(environ.get("HOME", "/")) / ".kube" / "config"
-    return load_kubeconfig(at_home, spec.context) if present(at_home) else in_cluster(environ)
+    return kubeconfig_in(at_home, spec.context) if present(at_home) else in_cluster(environ)
 
 
 def _material(path: str) -> Material | None:

@@ -279,11 +279,23 @@ def test_every_key_of_the_file_has_a_variable() -> None:
     assert {field.alias or name for name, field in Spec.model_fields.items()} == set(VARIABLES)
 
 
-@pytest.mark.parametrize("text", ["a: [", "- x", "sqlite_shared: [1]"])
+@pytest.mark.parametrize(
+    "text", ["a: [", "- x", "sqlite_shared: [1]", "a: 1\na: 2", "[" * 3000, "a: 2001-99-99"]
+)
 def test_a_broken_node_file_is_an_error_not_an_absent_one(machine: Machine, text: str) -> None:
     machine.node_file.write_text(text)
     with pytest.raises(InvalidInput, match=r"node\.yaml"):
         machine.config()
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "a: 2001-99-99"])
+def test_a_kubeconfig_that_python_cannot_hold(machine: Machine, text: str) -> None:
+    path = machine.root / "kc"
+    path.write_text(text)
+    machine.node_file.write_text(f"kubeconfig: {path}\n")
+    for found in (machine.config(), machine.config(KUBECONFIG=str(path))):
+        with pytest.raises(InvalidInput, match="kc is not a kubeconfig"):
+            found.kube()
 
 
 def test_an_empty_node_file_means_the_defaults(tmp_path: Path) -> None:
