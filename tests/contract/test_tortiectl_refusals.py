@@ -9,16 +9,20 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from libtortie.datastore.etcd import EtcdDatastore
+from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.model.ipam import IPAMConfig, Persistence
 from libtortie.model.keys import IPAMConfigKey, Key, Kind, ResourceKey, path_of
 from libtortie.model.resources import parse_resource
+from tests.fakes.etcd_server import EtcdMember
 
 PROGRAM = str(Path(sys.executable).with_name("tortiectl"))
 FIELD = "kubeVirtVMAddressPersistence"
@@ -180,3 +184,18 @@ def test_the_obvious_repair_of_a_setting(machine: Machine, place: Key, value: Pe
     assert getattr(resource, "spec").kubevirt_persistence == value  # noqa: B009
     shown = machine.ctl("ipam", "show", "--show-configuration")
     assert f"{FIELD[0].upper()}{FIELD[1:]} is {value}" in shown.stdout
+
+
+def test_the_repair_in_etcd(machine: Machine, member: EtcdMember) -> None:
+    spec = {"datastoreType": "etcdv3", "etcdEndpoints": member.url}
+    machine.file.write_text(HEAD + yaml.safe_dump({"spec": spec}))
+    broken = {"strict_affinity": True, "maxBlocksPerHost": 3, FIELD: "On"}
+    member.put(path_of(IPAMConfigKey()), json.dumps(broken).encode())
+    refused(machine.ctl("ipam", "show"), "`tortiectl ipam configure --kubevirt-ip-persistence=")
+    done = machine.ctl("ipam", "configure", "--kubevirt-ip-persistence=Disabled")
+    assert (done.returncode, done.stderr) == (0, "")
+    with closing(EtcdDatastore(EtcdConfig(member.url))) as store:
+        config = store.get(IPAMConfigKey()).value
+    assert isinstance(config, IPAMConfig)
+    assert (config.strict_affinity, config.max_blocks_per_host) == (True, 3)
+    assert config.kubevirt_persistence is Persistence.DISABLED
