@@ -151,8 +151,6 @@ protocol device {{
 def _filters(family: _Family) -> str:
     v, metrics = family.version, family.priorities
     middle = LOCAL_PREF_ZERO - metrics.bird
-    inside = ", ".join(f"{one}{{{one.prefixlen + 1},{family.hostlen}}}" for one in _wide(family))
-    aggregated = f"\n  if net ~ [ {inside} ] then reject;" if inside else ""
     return f"""\
 filter from_kernel{v} {{
   if dest != RTD_UNICAST then reject;
@@ -190,6 +188,14 @@ filter from_other_as{v} {{
   accept;
 }}
 
+{_export_filter(family)}"""
+
+
+def _export_filter(family: _Family) -> str:
+    v, metrics = family.version, family.priorities
+    inside = ", ".join(f"{one}{{{one.prefixlen + 1},{family.hostlen}}}" for one in _wide(family))
+    aggregated = f"\n  if net ~ [ {inside} ] then reject;" if inside else ""
+    return f"""\
 filter to_peer{v}
 int our_metric;
 {{

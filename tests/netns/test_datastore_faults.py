@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -34,7 +35,7 @@ def mount(*words: str) -> None:
     subprocess.run(["mount", *words], check=True, capture_output=True, timeout=30)
 
 
-class Stricken:
+class Stricken(ABC):
     """A node whose database has a file system of its own, with one pod that runs."""
 
     says: tuple[str, ...] = ()
@@ -56,13 +57,13 @@ class Stricken:
         self.node.done("ADD", "web", "c1")
         self.before = self.seen()
 
+    @abstractmethod
     def strike(self) -> None:
         """Begin the fault."""
-        raise NotImplementedError
 
+    @abstractmethod
     def heal(self) -> None:
         """End the fault; twice is once."""
-        raise NotImplementedError
 
     def seen(self) -> dict[str, object]:
         """What there is beside the datastore, which cannot be asked now."""
