@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,23 @@ def ctrl_c(child: Command) -> None:
 
 
 def no_group(child: Command) -> None:
-    """No process of the command's group is left."""
-    with pytest.raises(ProcessLookupError):
-        os.killpg(child.pid, 0)
+    """No process of the command's group is left, once init has buried the dead of it."""
+    deadline = time.monotonic() + 10
+    while living := group_of(child.pid):
+        assert time.monotonic() < deadline, f"of the command's process group are left: {living}"
+        time.sleep(0.01)
+
+
+def group_of(group: int) -> dict[int, str]:
+    """Living processes of a process group, by pid; a zombie is not one."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+    return found
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
