@@ -7,6 +7,7 @@ that the change is seen as one and written. What else is wrong with a value stay
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +17,9 @@ from ipam.settings import CONFIGURATION
 from libtortie.datastore import gojson
 from libtortie.datastore.codec import decode
 from libtortie.datastore.open import DatastoreConfig
-from libtortie.datastore.port import Datastore, Listing, Op, Record, Value, Watch
+from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
 from libtortie.datastore.records import Stored
-from libtortie.errors import Malformed
+from libtortie.errors import Malformed, NotFound
 from libtortie.model.ipam import Persistence
 from libtortie.model.keys import IPAMConfigKey, Key, Scope, path_of
 from tortiectl.config import ETCD, SQLITE
@@ -31,6 +32,11 @@ class MendedStore:
         self._store = store
         self._config = config
         self._change = change
+
+    @property
+    def atomic(self) -> bool:
+        """As the store."""
+        return self._store.atomic
 
     def get(self, key: Key) -> Record:
         """One value, mended where the change allows it. Raises `NotFound`, `Malformed`."""
@@ -46,6 +52,20 @@ class MendedStore:
     def list(self, scope: Scope) -> Listing:
         """As the store."""
         return self._store.list(scope)
+
+    def names(self, scope: Scope) -> tuple[Key, ...]:
+        """As the store."""
+        return self._store.names(scope)
+
+    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
+        """Several values, each mended where the change allows it."""
+        found = self._store.snapshot(keys, scopes)
+        records, broken = dict(found.records), dict(found.broken)
+        for key in found.broken:
+            with contextlib.suppress(Malformed, NotFound):
+                records[key] = self.get(key)
+                del broken[key]
+        return Snapshot(records, found.listings, broken)
 
     def create(self, key: Key, value: Value) -> Record:
         """As the store."""

@@ -15,21 +15,24 @@ from libtortie.datastore.codec import decode
 from libtortie.datastore.operations import (
     only,
     payload_of,
+    position_of,
     replacement,
     require_distinct,
     verify,
+    verify_scope,
 )
 from libtortie.datastore.port import (
-    Check,
     Create,
     Delete,
     Listing,
     Op,
     Record,
+    Snapshot,
+    Unchanged,
     Update,
     Value,
 )
-from libtortie.datastore.records import Stored, listing_of
+from libtortie.datastore.records import Stored, listing_of, names_of, snapshot_of
 from libtortie.datastore.stamps import Stamps
 from libtortie.datastore.watching import History, LogWatch, Signal
 from libtortie.errors import AlreadyExists, Conflict, NotFound
@@ -45,6 +48,14 @@ class Rows(Protocol):
 
     def scan(self, low: str, high: str) -> list[Stored]:
         """The rows of a half-open range, in path order."""
+        ...
+
+    def paths(self, low: str, high: str) -> list[str]:
+        """The paths of a half-open range, in order."""
+        ...
+
+    def newer(self, low: str, high: str, after: int) -> Stored | None:
+        """Some row of a half-open range that was written after a revision."""
         ...
 
     def revision(self) -> int:
@@ -86,6 +97,11 @@ class LoggedStore(ABC):
     def _committed(self) -> None:
         """Wake this process' watches."""
 
+    @property
+    def atomic(self) -> bool:
+        """A commit is one transaction."""
+        return True
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         path = path_of(key)
@@ -102,6 +118,21 @@ class LoggedStore(ABC):
             found = rows.scan(low, high)
             revision = rows.revision()
         return listing_of(found, revision)
+
+    def names(self, scope: Scope) -> tuple[Key, ...]:
+        """The keys of a scope, in path order."""
+        with self._reading() as rows:
+            paths = rows.paths(*scope_bounds(scope))
+        return names_of(paths)
+
+    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
+        """Several keys and scopes at one revision."""
+        with self._reading() as rows:
+            found = {key: rows.read(path_of(key)) for key in keys}
+            ranges = {scope: rows.scan(*scope_bounds(scope)) for scope in scopes}
+            revision = rows.revision()
+        listings = {scope: listing_of(held, revision) for scope, held in ranges.items()}
+        return snapshot_of(found, listings)
 
     def create(self, key: Key, value: Value) -> Record:
         """Store a new value. Raises `AlreadyExists`."""
@@ -141,25 +172,28 @@ class LoggedStore(ABC):
         payloads = [payload_of(op, self._stamps) for op in ops]
         with self._writing() as rows:
             for place, op in enumerate(ops):
+                if isinstance(op, Unchanged):
+                    verify_scope(op, rows.newer(*scope_bounds(op.scope), position_of(op)))
+                    continue
                 stored = rows.read(path_of(op.key))
                 verify(op, stored)
                 if isinstance(op, Update) and payloads[place] is None:
                     payloads[place] = replacement(op, stored, self._stamps)
             # From here on nothing is refused.
             written = [_write(rows, op, payload) for op, payload in zip(ops, payloads, strict=True)]
-        if any(not isinstance(op, Check) for op in ops):
+        if any(isinstance(op, Create | Update | Delete) for op in ops):
             self._committed()
         return tuple(
-            None
-            if data is None or revision is None
-            else Record(op.key, decode(op.key, data), str(revision))
+            Record(op.key, decode(op.key, data), str(revision))
+            if isinstance(op, Create | Update) and data is not None
+            else None
             for op, data, revision in zip(ops, payloads, written, strict=True)
         )
 
 
 def _write(rows: Rows, op: Op, payload: bytes | None) -> int | None:
     """Put or remove one row; the revision of a put."""
-    if payload is not None:
+    if isinstance(op, Create | Update) and payload is not None:
         return rows.put(path_of(op.key), payload)
     if isinstance(op, Delete):
         rows.remove(path_of(op.key))

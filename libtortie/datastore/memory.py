@@ -81,7 +81,13 @@ class _Table:
         return self._rows.get(path)
 
     def scan(self, low: str, high: str) -> list[Stored]:
-        return [self._rows[path] for path in sorted(self._rows) if low <= path < high]
+        return [self._rows[path] for path in self.paths(low, high)]
+
+    def paths(self, low: str, high: str) -> list[str]:
+        return sorted(path for path in self._rows if low <= path < high)
+
+    def newer(self, low: str, high: str, after: int) -> Stored | None:
+        return next((row for row in self.scan(low, high) if row.revision > after), None)
 
     def revision(self) -> int:
         return self._compacted + len(self._log)

@@ -5,17 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from libtortie.datastore.codec import decode, encode
-from libtortie.datastore.port import Check, Create, Delete, Op, Record, Update, Value
+from libtortie.datastore.port import (
+    Check,
+    Create,
+    Delete,
+    KeyOp,
+    Op,
+    Record,
+    Unchanged,
+    Update,
+    Value,
+)
 from libtortie.datastore.records import Stored
 from libtortie.datastore.stamps import Stamps, is_marked
 from libtortie.errors import AlreadyExists, Conflict, InvalidInput, Malformed, NotFound
-from libtortie.model.keys import Key, path_of
+from libtortie.model.keys import Key, path_of, scope_path
+
+_END_OF_TIME = 2**63 - 1
+"""The last revision there can be: nothing is newer."""
 
 
 def require_distinct(ops: Sequence[Op]) -> None:
-    """Raise `InvalidInput` when a key is named twice."""
-    if len({path_of(op.key) for op in ops}) < len(ops):
-        raise InvalidInput("a commit may name each key only once")
+    """Raise `InvalidInput` when a key, or the scope of an `Unchanged`, is named twice."""
+    named = {
+        ("scope", op.scope) if isinstance(op, Unchanged) else ("key", path_of(op.key)) for op in ops
+    }
+    if len(named) < len(ops):
+        raise InvalidInput("a commit may name each key and each scope only once")
 
 
 def payload_of(op: Op, stamps: Stamps) -> bytes | None:
@@ -35,7 +51,24 @@ def replacement(op: Update, stored: Stored | None, stamps: Stamps) -> bytes:
     return encode(op.key, stamps.replacing(op.value, _readable(op.key, stored)))
 
 
-def verify(op: Op, stored: Stored | None) -> None:
+def position_of(op: Unchanged) -> int:
+    """The revision of a listing as a number. `Conflict` for what no listing of ours ever said."""
+    text = op.revision
+    if text.isascii() and text.isdecimal() and int(text) < _END_OF_TIME:
+        return int(text)
+    raise Conflict(f"{scope_path(op.scope)}: {text!r} is no revision of this store: list again")
+
+
+def verify_scope(op: Unchanged, newer: Stored | None) -> None:
+    """Raise `Conflict` where something of the scope is newer than its listing."""
+    if newer is not None:
+        raise Conflict(
+            f"{newer.path} changed: it is of revision {newer.revision}, and "
+            f"{scope_path(op.scope)} was listed at {op.revision}"
+        )
+
+
+def verify(op: KeyOp, stored: Stored | None) -> None:
     """Raise unless the stored state is what the operation expects."""
     path = path_of(op.key)
     actual = None if stored is None else str(stored.revision)

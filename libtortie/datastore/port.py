@@ -8,7 +8,7 @@ compared for equality and handed back, nothing else. Every method may raise `Una
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -39,6 +39,19 @@ class Listing:
     records: tuple[Record, ...]
     revision: str
     malformed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was stored under several keys and scopes, read together.
+
+    An absent key is in neither `records` nor `broken`; `broken` says, by key, why a stored value
+    could not be read.
+    """
+
+    records: Mapping[Key, Record]
+    listings: Mapping[Scope, Listing]
+    broken: Mapping[Key, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,20 @@ class Check:
     revision: str | None
 
 
-Op = Create | Update | Delete | Check
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Require that no value of a scope was created or replaced after a `Listing.revision`.
+
+    Deletions don't count: what was listed may be gone, but nothing is there that was not listed.
+    It costs the store a look at every value of the scope, so it is meant for small ones.
+    """
+
+    scope: Scope
+    revision: str
+
+
+KeyOp = Create | Update | Delete | Check
+Op = KeyOp | Unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +149,25 @@ class Datastore(Protocol):
     is updated without them keeps those that are stored. A write returns what `get` would.
     """
 
+    @property
+    def atomic(self) -> bool:
+        """Whether `commit` is one transaction: all of it is seen and stays, or nothing."""
+        ...
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         ...
 
     def list(self, scope: Scope) -> Listing:
         """All values of a scope, in path order."""
+        ...
+
+    def names(self, scope: Scope) -> tuple[Key, ...]:
+        """The keys of a scope, in path order, without their values; foreign paths are left out."""
+        ...
+
+    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
+        """Several keys and scopes: in one round trip and at one revision where the store can."""
         ...
 
     def create(self, key: Key, value: Value) -> Record:
@@ -146,9 +185,9 @@ class Datastore(Protocol):
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
         """Apply all operations, or (where the store has transactions) none of them.
 
-        Returns a record for each Create and Update, None for Delete and Check. Raises
-        `Conflict` (also for a Create that met an existing key), or `PartialCommit` on a store
-        without transactions. Each key appears at most once.
+        Returns a record for each Create and Update, None for every other. Raises `Conflict`
+        (also for a Create that met an existing key), or `PartialCommit` on a store without
+        transactions. Each key, and each scope of an `Unchanged`, appears at most once.
         """
         ...
 

@@ -6,13 +6,14 @@ again, and finds it named there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from libtortie.datastore.codec import decode
-from libtortie.datastore.port import Event, Listing, Put, Record, Removed
+from libtortie.datastore.port import Event, Listing, Put, Record, Removed, Snapshot
 from libtortie.errors import Malformed, Unavailable
-from libtortie.model.keys import parse_path
+from libtortie.model.keys import Key, Scope, parse_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,29 @@ def listing_of(found: Iterable[Stored], revision: int) -> Listing:
         except Malformed as error:
             malformed.append(str(error))
     return Listing(tuple(records), str(revision), tuple(malformed))
+
+
+def names_of(paths: Iterable[str]) -> tuple[Key, ...]:
+    """The keys of paths, without those that are no path of ours."""
+    found: list[Key] = []
+    for path in paths:
+        with contextlib.suppress(Malformed):
+            found.append(parse_path(path))
+    return tuple(found)
+
+
+def snapshot_of(rows: Mapping[Key, Stored | None], listings: Mapping[Scope, Listing]) -> Snapshot:
+    """The snapshot of what was found under keys and scopes."""
+    records: dict[Key, Record] = {}
+    broken: dict[Key, str] = {}
+    for key, stored in rows.items():
+        if stored is None:
+            continue
+        try:
+            records[key] = Record(key, decode(key, stored.data), str(stored.revision))
+        except Malformed as error:
+            broken[key] = str(error)
+    return Snapshot(records, listings, broken)
 
 
 def event_of(change: Change) -> Event:

@@ -177,6 +177,20 @@ class _SqliteRows:
         )
         return [Stored(*row) for row in found]
 
+    def paths(self, low: str, high: str) -> list[str]:
+        found = self._sql.execute(
+            "SELECT path FROM kv WHERE path >= ? AND path < ? ORDER BY path", (low, high)
+        )
+        return [path for (path,) in found]
+
+    def newer(self, low: str, high: str, after: int) -> Stored | None:
+        row = self._sql.execute(
+            "SELECT path, revision, data FROM kv"
+            " WHERE path >= ? AND path < ? AND revision > ? LIMIT 1",
+            (low, high, after),
+        ).fetchone()
+        return None if row is None else Stored(*row)
+
     def revision(self) -> int:
         (revision,) = self._sql.execute(
             "SELECT seq FROM sqlite_sequence WHERE name = 'log'"

@@ -121,7 +121,8 @@ class Handles:
     """All handles."""
 
 
-Scope = Resources | Blocks | Affinities | Handles | IPAMConfigKey
+Scope = Resources | Blocks | Affinities | Handles | ResourceKey | IPAMConfigKey
+"""A key among them is the scope of that one value."""
 
 _V3 = "/calico/resources/v3/projectcalico.org"
 _IPAM = "/calico/ipam/v2"
@@ -154,16 +155,16 @@ def scope_path(scope: Scope) -> str:
             return f"{_IPAM}/host/" + (f"{node}/" if node else "")
         case Handles():
             return f"{_IPAM}/handle/"
-        case IPAMConfigKey():
+        case ResourceKey() | IPAMConfigKey():
             return path_of(scope)
 
 
 def scope_bounds(scope: Scope) -> tuple[str, str]:
     """The half-open range of paths, in byte order, that holds a scope and nothing else."""
     path = scope_path(scope)
-    if path.endswith("/"):
-        return path, path[:-1] + chr(ord("/") + 1)
-    return path, path + "\0"
+    if isinstance(scope, ResourceKey | IPAMConfigKey):
+        return path, path + "\0"
+    return path, path[:-1] + chr(ord("/") + 1)
 
 
 def parse_path(path: str) -> Key:

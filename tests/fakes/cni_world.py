@@ -21,7 +21,7 @@ from cni_plugin.types import NetConf, Result, parse_conf
 from ipam.client import Allocation, IPAMClient, Retry
 from ipam.persistence import persistence
 from libtortie.datastore.memory import MemoryDatastore
-from libtortie.datastore.port import Datastore, Listing, Op, Record, Value, Watch
+from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
 from libtortie.errors import KernelError, NotFound, TortieError, Unavailable
 from libtortie.kube.objects import (
     Namespace,
@@ -89,6 +89,10 @@ class CountedStore:
         self._inner = inner
         self._world = world
 
+    @property
+    def atomic(self) -> bool:
+        return self._inner.atomic
+
     def get(self, key: Key) -> Record:
         self._world.faults.step(f"get {type(key).__name__}")
         return self._inner.get(key)
@@ -96,6 +100,14 @@ class CountedStore:
     def list(self, scope: Scope) -> Listing:
         self._world.faults.step(f"list {type(scope).__name__}")
         return self._inner.list(scope)
+
+    def names(self, scope: Scope) -> tuple[Key, ...]:
+        self._world.faults.step(f"names {type(scope).__name__}")
+        return self._inner.names(scope)
+
+    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
+        self._world.faults.step("snapshot")
+        return self._inner.snapshot(keys, scopes)
 
     def create(self, key: Key, value: Value) -> Record:
         self._world.faults.step(f"create {type(key).__name__}")

@@ -14,6 +14,8 @@ from libtortie.datastore.port import (
     Listing,
     Op,
     Record,
+    Snapshot,
+    Unchanged,
     Update,
     Value,
     Watch,
@@ -54,11 +56,21 @@ class FaultyStore:
         self._script = iter(self.script)
         self._inside = False
 
+    @property
+    def atomic(self) -> bool:
+        return self.inner.atomic
+
     def get(self, key: Key) -> Record:
         return self.inner.get(key)
 
     def list(self, scope: Scope) -> Listing:
         return self.inner.list(scope)
+
+    def names(self, scope: Scope) -> tuple[Key, ...]:
+        return self.inner.names(scope)
+
+    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
+        return self.inner.snapshot(keys, scopes)
 
     def create(self, key: Key, value: Value) -> Record:
         return self.inner.create(key, value)
@@ -107,6 +119,10 @@ class StepwiseStore(FaultyStore):
 
     between: Callable[[int], None] = staticmethod(lambda done: None)
 
+    @property
+    def atomic(self) -> bool:
+        return False
+
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
         return FaultyStore(_Steps(self.inner, self.between), [self._next()]).commit(ops)
 
@@ -129,7 +145,7 @@ class _Steps(FaultyStore):
                 if written == 0:
                     raise Conflict(str(error)) from error
                 raise PartialCommit(number, str(error)) from error
-            if not isinstance(op, Check):
+            if not isinstance(op, Check | Unchanged):
                 written += 1
                 self._between(written)
         return tuple(records)
@@ -144,6 +160,8 @@ class _Steps(FaultyStore):
                 self.inner.delete(key, revision)
             case Check(key, revision):
                 self._check(key, revision)
+            case Unchanged():
+                self.inner.commit([op])
         return None
 
     def _check(self, key: Key, revision: str | None) -> None:

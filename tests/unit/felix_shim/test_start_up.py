@@ -14,7 +14,7 @@ import pytest
 from felix_shim.kube_node import ConfigMap
 from felix_shim.node import AddressTakenError
 from libtortie.datastore.memory import MemoryDatastore
-from libtortie.datastore.port import Datastore, Op
+from libtortie.datastore.port import Datastore, KeyOp, Op
 from libtortie.errors import InvalidInput, Unauthorized, Unavailable
 from libtortie.kube.objects import KubeNode
 from libtortie.linux.port import Route, RouteProto
@@ -194,7 +194,8 @@ def test_persistence_turned_off_meanwhile_is_seen(tmp_path: Path) -> None:
     inner = memory()
 
     def turn_off(ops: Sequence[Op]) -> None:
-        if any(op.key == ResourceKey(Kind.IPAM_CONFIGURATION, "default") for op in ops):
+        configuration = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
+        if any(isinstance(op, KeyOp) and op.key == configuration for op in ops):
             faulty.before_commit = lambda ops: None
             inner.create(IPAMConfigKey(), IPAMConfig(kubevirt_persistence=Persistence.DISABLED))
 
@@ -358,7 +359,7 @@ def test_a_lock_that_comes_between_look_and_write_holds(tmp_path: Path) -> None:
     inner = memory()
 
     def before(ops: Sequence[Op]) -> None:
-        if any(op.key == POOL for op in ops):
+        if any(isinstance(op, KeyOp) and op.key == POOL for op in ops):
             faulty.before_commit = lambda ops: None
             lock(inner, False)
 
@@ -434,7 +435,8 @@ def test_a_missing_right_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     @dataclass
     class Guarded(FaultyStore):
         def commit(self, ops: Sequence[Op]) -> Any:
-            if any(isinstance(op.key, ResourceKey) and op.key.kind is Kind.TIER for op in ops):
+            keys = [op.key for op in ops if isinstance(op, KeyOp)]
+            if any(isinstance(key, ResourceKey) and key.kind is Kind.TIER for key in keys):
                 raise Unauthorized("create tiers: 403")
             return super().commit(ops)
 

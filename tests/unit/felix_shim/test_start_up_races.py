@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from libtortie.datastore.port import Op
+from libtortie.datastore.port import KeyOp, Op
 from libtortie.errors import Unavailable
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import FelixConfiguration, Node
@@ -112,7 +112,7 @@ def test_an_own_pool_made_just_before_the_default_one_wins(tmp_path: Path) -> No
     inner = memory()
 
     def before(ops: Sequence[Op]) -> None:
-        if any(op.key == POOL for op in ops):
+        if any(isinstance(op, KeyOp) and op.key == POOL for op in ops):
             store.before_commit = lambda ops: None
             put(inner, Kind.IP_POOL, POOL.name, {"cidr": "10.65.0.0/16"})
 
@@ -125,7 +125,7 @@ def test_after_a_conflict_pools_are_looked_for_again(tmp_path: Path) -> None:
     inner = memory()
 
     def before(ops: Sequence[Op]) -> None:
-        if any(op.key == POOL for op in ops):
+        if any(isinstance(op, KeyOp) and op.key == POOL for op in ops):
             store.before_commit = lambda ops: None
             put(inner, Kind.IP_POOL, "mine", {"cidr": "10.65.0.0/16"})
             lock(inner, True)
@@ -161,7 +161,7 @@ def test_a_felix_configuration_deleted_meanwhile_is_made_anew(tmp_path: Path) ->
     put(inner, Kind.FELIX_CONFIGURATION, "default", {"reportingInterval": "1s"})
 
     def before(ops: Sequence[Op]) -> None:
-        if any(op.key == key for op in ops):
+        if any(isinstance(op, KeyOp) and op.key == key for op in ops):
             store.before_commit = lambda ops: None
             inner.delete(key)
 

@@ -9,6 +9,7 @@ import pytest
 
 from ipam.client import AddressRequest, IPAMClient, Retry
 from ipam.transaction import Transaction
+from libtortie.datastore.port import Create, Delete, Update
 from libtortie.errors import Conflict, Malformed, NoFreeAddresses, Unavailable
 from libtortie.model.ipam import Block, Handle
 from libtortie.model.keys import BlockKey, HandleKey
@@ -340,7 +341,7 @@ def test_blocks_are_written_after_the_handle_and_freed_before_it() -> None:
 
 def _order(store: FaultyStore) -> list[str]:
     last = store.commits[-1]
-    return [type(op.key).__name__ for op in last if type(op).__name__ != "Check"]
+    return [type(op.key).__name__ for op in last if isinstance(op, Create | Update | Delete)]
 
 
 def test_transactions_read_a_key_once_and_refuse_foreign_values() -> None:
