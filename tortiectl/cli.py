@@ -16,8 +16,9 @@ from typing import Any
 import click
 
 from libtortie.errors import TortieError
+from libtortie.wording import is_text
 from tortiectl.lazy import Entry, LazyGroup
-from tortiectl.options import is_text, not_empty
+from tortiectl.options import not_empty
 
 FAILED = 1
 INTERRUPTED = 130

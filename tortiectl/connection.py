@@ -1,67 +1,17 @@
-"""Datastore and API of one command, each opened when it is first used, closed with the command."""
+"""The connection of a command, as its options and the environment have it."""
 
 from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, field
 
 import click
 
-from libtortie.access import present
-from libtortie.datastore.open import DatastoreConfig, open_datastore
-from libtortie.datastore.port import Datastore
-from libtortie.errors import InvalidInput
-from libtortie.kube.client import HttpKubeClient
+from libtortie.client_config import Surroundings, client_config
+from libtortie.connection import Connection
 from tortiectl.cli import Globals
-from tortiectl.config import ETCD, SQLITE, ClientConfig, Surroundings, client_config
 
-
-@dataclass
-class Connection:
-    """What a command works on."""
-
-    config: ClientConfig
-    _store: Datastore | None = None
-    _kube: list[HttpKubeClient | None] = field(default_factory=list)
-
-    @property
-    def store(self) -> Datastore:
-        """The datastore. A file that is not there is an error: only an agent makes one."""
-        if self._store is None:
-            wanted = self.config.datastore
-            if wanted.type == SQLITE and not present(wanted.sqlite_path):
-                raise InvalidInput(
-                    f"{wanted.sqlite_path}: no such datastore ({self.config.source} names it); "
-                    "has tortie-node run here?"
-                )
-            self._store = open_datastore(wanted)
-        return self._store
-
-    @property
-    def kube(self) -> HttpKubeClient | None:
-        """The API's client; None where no API is configured."""
-        if not self._kube:
-            found = self.config.kube()
-            self._kube.append(None if found is None else HttpKubeClient(found))
-        return self._kube[0]
-
-    @property
-    def name(self) -> str:
-        """The datastore, for people."""
-        return name_of(self.config.datastore)
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for opened in (self._store, *self._kube):
-            if opened is not None:
-                opened.close()
-
-
-def name_of(config: DatastoreConfig) -> str:
-    """`sqlite /var/lib/tortie/tortie.db`, `etcdv3 https://192.0.2.1:2379`."""
-    where = {SQLITE: str(config.sqlite_path), ETCD: config.etcd_endpoints}.get(config.type, "")
-    return f"{config.type} {where}".rstrip()
+__all__ = ["Connection", "connect"]
 
 
 def connect(ctx: click.Context, config: str) -> Connection:

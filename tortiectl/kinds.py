@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind
-from tortiectl.lazy import meant
+from libtortie.wording import meant
 
 SHORT: dict[Kind, tuple[str, ...]] = {
     Kind.IP_POOL: ("ipp", "pool"),

@@ -6,13 +6,14 @@ almost one of the table's is answered with it.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import click
+
+from libtortie.wording import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,3 @@ class LazyGroup(click.Group):
         """The table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing when no known word is near."""
-    by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1)
-    return f"; did you mean {by_lower[close[0]]}?" if close else ""

@@ -14,6 +14,7 @@ from typing import Any
 
 from ipam.configure import Change
 from ipam.settings import CONFIGURATION
+from libtortie.client_config import ETCD, SQLITE
 from libtortie.datastore import gojson
 from libtortie.datastore.codec import decode
 from libtortie.datastore.open import DatastoreConfig
@@ -22,7 +23,6 @@ from libtortie.datastore.records import Stored
 from libtortie.errors import Malformed, NotFound
 from libtortie.model.ipam import Persistence
 from libtortie.model.keys import IPAMConfigKey, Key, Scope, path_of
-from tortiectl.config import ETCD, SQLITE
 
 
 class MendedStore:
@@ -147,13 +147,14 @@ def _in_sqlite(config: DatastoreConfig, path: str) -> Stored | None:
 
 
 def _in_etcd(config: DatastoreConfig, path: str) -> Stored | None:
-    from libtortie.datastore import etcd_messages as messages
     from libtortie.datastore.etcd_cluster import EtcdCluster
     from libtortie.datastore.etcd_config import EtcdConfig, Timing
+    from libtortie.datastore.etcd_reader import Span, read
 
     etcd = EtcdConfig(*config.etcd_settings())
     cluster = EtcdCluster(etcd, Timing(), choose=random.randrange)
     try:
-        return next(iter(messages.rows_of(cluster.read("range", messages.get(path)))), None)
+        (rows,) = read(cluster, [Span(path.encode())]).rows
+        return next(iter(rows), None)
     finally:
         cluster.close()

@@ -8,18 +8,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from libtortie.wording import DEFAULT_CONFIG
+
 F = TypeVar("F", bound=Callable[..., Any])
-
-DEFAULT_CONFIG = "/etc/tortie/tortiectl.cfg"
-
-
-def is_text(value: str) -> bool:
-    """Whether a string of the system's is UTF-8; other bytes arrive as surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:

@@ -11,9 +11,9 @@ import click
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import InvalidInput, Malformed, NotFound
 from libtortie.model.keys import Kind, ResourceKey, Resources
+from libtortie.wording import meant
 from tortiectl.connection import connect
 from tortiectl.kinds import names_of, parse_kind
-from tortiectl.lazy import meant
 from tortiectl.options import config_option, not_empty
 from tortiectl.output import FORMATS, render, wire_of
 

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from libtortie.access import Access, read_access
-from libtortie.errors import InvalidInput
-from tortiectl.config import (
+from libtortie.client_config import (
     REFUSED,
     VARIABLES,
     ClientConfig,
@@ -18,6 +17,7 @@ from tortiectl.config import (
     client_config,
     parse_file,
 )
+from libtortie.errors import InvalidInput
 
 HEAD: dict[str, Any] = {"apiVersion": "projectcalico.org/v3", "kind": "CalicoAPIConfig"}
 
@@ -274,7 +274,7 @@ def test_unknown_datastore(machine: Machine) -> None:
 
 
 def test_every_key_of_the_file_has_a_variable() -> None:
-    from tortiectl.config import Spec
+    from libtortie.client_config import Spec
 
     assert {field.alias or name for name, field in Spec.model_fields.items()} == set(VARIABLES)
 

@@ -1,4 +1,4 @@
-"""Where datastore and API are: the configuration file, the environment, this node's own file.
+"""Where datastore and API are for a tool: its file, the environment, this node's own file.
 
 A configuration file that is there is all that counts (calicoctl's rule). Without one, two
 questions are answered apart, each by the first that says something: which datastore (environment,
@@ -28,8 +28,7 @@ from libtortie.access import (
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
 from libtortie.kube.config import KubeConfig, Material, direct, in_cluster
-from tortiectl.lazy import meant
-from tortiectl.options import DEFAULT_CONFIG, is_text
+from libtortie.wording import DEFAULT_CONFIG, is_text, meant
 
 KUBERNETES, SQLITE, ETCD = "kubernetes", "sqlite", "etcdv3"
 TYPES = (SQLITE, ETCD, KUBERNETES)

@@ -1,0 +1,27 @@
+"""Small questions about what people typed, and the name of the file they may write.
+
+Imported by command lines at start-up, so it imports nothing of weight.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+DEFAULT_CONFIG = "/etc/tortie/tortiectl.cfg"
+
+
+def is_text(value: str) -> bool:
+    """Whether a string of the system's is UTF-8; other bytes arrive as surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing when no known word is near."""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[close[0]]}?" if close else ""
