@@ -1,8 +1,7 @@
-"""The kernel contract's two machines, one in memory, one of real namespaces; and an etcd."""
+"""The kernel contract's two machines, in memory and of real namespaces; an API server; an etcd."""
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,18 @@ from typing import Protocol
 
 import pytest
 
+from lab.apiserver.server import ApiServer
+from libtortie.datastore.port import Datastore
+from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.config import direct
 from libtortie.linux import netns, topology
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import Kernel, Namespaces
+from tests.contract.datastore_backends import ATOMIC, BACKENDS, Harness
 from tests.fakes.etcd_server import EtcdMember, etcd_members
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.kernel import FakeKernel, FakeNamespaces
-
-_serial = itertools.count()
+from tests.fakes.kubectl import Kubectl, kubectl_for
 
 
 class World(Protocol):
@@ -55,7 +59,7 @@ class RealWorld:
         self._held: list[int] = []
 
     def create(self, name: str) -> str:
-        path = netns.create(f"tt-{os.getpid()}-{next(_serial)}-{name}")
+        path = netns.create(fresh_name(name))
         self._paths.append(path)
         topology.set_up(path, "lo")  # without any address the kernel has no local table
         return path
@@ -94,6 +98,12 @@ def pod_path(world: World) -> str:
 
 
 @pytest.fixture
+def paths(host_path: str, pod_path: str) -> tuple[str, str]:
+    """Two fresh namespaces: where `host` is, and where `pod` is."""
+    return host_path, pod_path
+
+
+@pytest.fixture
 def host(world: World, host_path: str) -> Iterator[Kernel]:
     kernel = world.namespaces.open(host_path)
     try:
@@ -109,6 +119,28 @@ def pod(world: World, pod_path: str) -> Iterator[Kernel]:
         yield kernel
     finally:
         kernel.close()
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """The lab's API server, which must not have crashed in any request."""
+    with ApiServer(bookmark_interval=0.05) as running:
+        yield running
+    assert running.crashes == []
+
+
+@pytest.fixture
+def client(server: ApiServer) -> Iterator[HttpKubeClient]:
+    made = HttpKubeClient(direct(server.url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kubectl(server: ApiServer, tmp_path: Path) -> Iterator[Kubectl]:
+    made = kubectl_for(server, tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -137,3 +169,27 @@ def trio(tmp_path: Path) -> Iterator[list[EtcdMember]]:
     """A cluster of three."""
     with etcd_members(tmp_path, 3) as members:
         yield members
+
+
+@pytest.fixture(params=list(BACKENDS))
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """Every datastore, empty."""
+    with BACKENDS[request.param].open(request) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(harness: Harness) -> Datastore:
+    return harness.store
+
+
+@pytest.fixture(params=ATOMIC)
+def atomic_harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """Every datastore whose commits are transactions, empty."""
+    with BACKENDS[request.param].open(request) as opened:
+        yield opened
+
+
+@pytest.fixture
+def atomic_store(atomic_harness: Harness) -> Datastore:
+    return atomic_harness.store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
+from ipaddress import IPv4Interface, IPv6Interface
 
 import pytest
 
@@ -13,15 +13,7 @@ from libtortie.linux.port import (
     VethPair,
 )
 from tests.contract.conftest import World
-
-HOST_MAC = "ee:ee:ee:ee:ee:ee"
-POD_MAC = "02:00:00:00:00:01"
-VM = IPv4Network("10.65.0.2/32")
-VM6 = IPv6Network("fd00:65::2/128")
-
-
-def pair_to(path: str, host_name: str = "cali1", pod_name: str = "eth0") -> VethPair:
-    return VethPair(host_name, HOST_MAC, pod_name, path, 1440, POD_MAC)
+from tests.fakes.veth import HOST_MAC, POD_MAC, pair_to
 
 
 def names(kernel: Kernel) -> set[str]:

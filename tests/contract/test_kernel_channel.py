@@ -47,14 +47,15 @@ def done(sequence: int, code: int = 0) -> bytes:
 class Peer:
     """Plays the kernel: each request is answered by the next script."""
 
-    def __init__(self, scripts: list[Script]) -> None:
+    def __init__(self, scripts: list[Script], patience: float = 60.0) -> None:
         self.scripts = iter(scripts)
+        self.patience = patience
         self.opened: list[socket.socket] = []
         self.channel = Channel(self.open(), self.open)
 
     def open(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        set_receive_deadline(ours, 0.3)
+        set_receive_deadline(ours, self.patience)
         self.opened.append(theirs)
         threading.Thread(target=self.serve, args=(theirs,), daemon=True).start()
         return ours
@@ -112,11 +113,12 @@ def test_a_refusal_carries_errno_and_the_kernels_text(play: Callable[..., Channe
 
 def test_silence_ends_in_time_and_the_next_request_works() -> None:
     """On a new socket: the kernel refuses a dump on one whose last dump was not read to its end."""
-    peer = Peer([lambda sequence: [], lambda sequence: [acknowledged(sequence)]])
+    peer = Peer([lambda sequence: [], lambda sequence: [acknowledged(sequence)]], 0.3)
     begun = time.monotonic()
     with pytest.raises(Unavailable, match="change something: no answer"):
+        peer.patience = 60.0  # of the next socket
         ask(peer.channel)
-    assert 0.2 < time.monotonic() - begun < 3
+    assert time.monotonic() - begun > 0.2
     ask(peer.channel)
     assert len(peer.opened) == 2
     peer.channel.close()
@@ -134,17 +136,20 @@ def test_an_answer_to_another_request_is_not_ours(play: Callable[..., Channel]) 
     assert read(channel) == [b"ours1234"]
 
 
-def test_a_dump_that_stops_midway_is_an_error(play: Callable[..., Channel]) -> None:
-    channel = play(
+def test_a_dump_that_stops_midway_is_an_error() -> None:
+    scripts: list[Script] = [
         lambda sequence: [message(RTM_NEWROUTE, MULTI, sequence, b"half")],
         lambda sequence: [message(RTM_NEWROUTE, MULTI, sequence, b"half"), done(sequence, 105)],
         lambda sequence: [message(RTM_NEWROUTE, MULTI, sequence, b"full"), done(sequence)],
-    )
+    ]
+    peer = Peer(scripts, 0.3)
     with pytest.raises(Unavailable):
-        read(channel)
+        peer.patience = 60.0  # of the next socket
+        read(peer.channel)
     with pytest.raises(Refused):
-        read(channel)
-    assert read(channel) == [b"full"]
+        read(peer.channel)
+    assert read(peer.channel) == [b"full"]
+    peer.channel.close()
 
 
 def test_an_inconsistent_dump_is_read_again(play: Callable[..., Channel]) -> None:

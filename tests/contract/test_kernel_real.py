@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv4Network, ip_address
 from pathlib import Path
 
@@ -25,39 +26,19 @@ from libtortie.linux.port import (
     RouteAdded,
     RouteProto,
     RouteType,
-    VethPair,
 )
+from tests.contract.conftest import RealWorld
+from tests.fakes.veth import VM, pair_to
 
 pytestmark = pytest.mark.root
 
 MISSING = "/run/netns/tt-there-is-none"
-VM = IPv4Network("10.65.0.2/32")
 
 
 @pytest.fixture
-def paths() -> Iterator[tuple[str, str]]:
-    """Two fresh namespaces with loopback up."""
-    made = tuple(netns.create(f"tt-{os.getpid()}-{end}") for end in ("a", "b"))
-    try:
-        for path in made:
-            topology.set_up(path, "lo")
-        yield made[0], made[1]
-    finally:
-        for path in made:
-            netns.delete(path)
-
-
-@pytest.fixture
-def host(paths: tuple[str, str]) -> Iterator[NetlinkKernel]:
-    kernel = NetlinkKernel(paths[0])
-    try:
-        yield kernel
-    finally:
-        kernel.close()
-
-
-def pair_to(path: str, host_name: str = "cali1") -> VethPair:
-    return VethPair(host_name, "ee:ee:ee:ee:ee:ee", "eth0", path, 1440, queues=4)
+def world() -> Iterator[RealWorld]:
+    with closing(RealWorld()) as made:
+        yield made
 
 
 def own_inode() -> int:
@@ -205,7 +186,7 @@ def test_default_backlog_holds_a_full_table(host: NetlinkKernel) -> None:
 
 
 def test_queues_are_given_to_both_ends(host: NetlinkKernel, paths: tuple[str, str]) -> None:
-    host.ensure_veth(pair_to(paths[1]))
+    host.ensure_veth(replace(pair_to(paths[1]), queues=4))
     assert queues(paths[0], "cali1") == (4, 4)
     assert queues(paths[1], "eth0") == (4, 4)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from ipaddress import IPv4Interface, ip_address
 
@@ -12,13 +11,14 @@ from libtortie.errors import KernelError, NotFound
 from libtortie.linux import netns, topology
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.port import Link
+from tests.fakes.fresh_names import fresh_name
 
 pytestmark = pytest.mark.root
 
 
 @pytest.fixture
 def here() -> Iterator[str]:
-    path = netns.create(f"tt-{os.getpid()}-here")
+    path = netns.create(fresh_name("here"))
     try:
         yield path
     finally:
@@ -27,7 +27,7 @@ def here() -> Iterator[str]:
 
 @pytest.fixture
 def there() -> Iterator[str]:
-    path = netns.create(f"tt-{os.getpid()}-there")
+    path = netns.create(fresh_name("there"))
     try:
         yield path
     finally:

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +12,6 @@ from lab.apiserver.errors import ApiError
 from lab.apiserver.kinds import KINDS
 from lab.apiserver.server import ApiServer
 from libtortie.errors import (
-    AlreadyExists,
     Conflict,
     InvalidInput,
     NotFound,
@@ -30,34 +20,16 @@ from libtortie.errors import (
 )
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
-from libtortie.kube.objects import Namespace, Pod, VirtualMachineInstance
-from libtortie.kube.port import Applied, Gone, PatchType
+from libtortie.kube.objects import Namespace, Pod
+from libtortie.kube.port import PatchType
+from tests.fakes.objects import named
 
 PODS = "/api/v1/namespaces/default/pods"
 VMIS = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances"
 BLOCKS = "/apis/crd.projectcalico.org/v1/ipamblocks"
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer(bookmark_interval=0.05) as running:
-        yield running
-    assert running.crashes == []
-
-
-@pytest.fixture
-def client(server: ApiServer) -> Iterator[HttpKubeClient]:
-    made = HttpKubeClient(direct(server.url))
-    yield made
-    made.close()
-
-
-def named(name: str, **more: Any) -> dict[str, Any]:
-    meta = {"name": name, **more.pop("metadata", {})}
-    return {"metadata": meta, **more}
-
-
-# --- discovery ---------------------------------------------------------------------------------
+# --- discovery -------------------------------------------------------------------------------
 
 
 def test_health_and_version_need_no_token() -> None:
@@ -147,7 +119,7 @@ def test_requests_that_lead_nowhere(
         client.raw(method, path, named("web") if method in ("POST", "PUT") else None)
 
 
-# --- the life of an object ---------------------------------------------------------------------
+# --- the life of an object -------------------------------------------------------------------
 
 
 def test_what_the_server_sets(client: HttpKubeClient) -> None:
@@ -365,7 +337,7 @@ def test_bodies_that_are_no_json_objects(client: HttpKubeClient, server: ApiServ
             assert connection.recv(65536).startswith(f"HTTP/1.1 {code} ".encode())
 
 
-# --- admission ---------------------------------------------------------------------------------
+# --- admission -------------------------------------------------------------------------------
 
 
 def test_hooks_change_and_refuse(client: HttpKubeClient, server: ApiServer) -> None:
@@ -393,201 +365,3 @@ def test_hooks_change_and_refuse(client: HttpKubeClient, server: ApiServer) -> N
         ("update", "pods/status", True),
         ("delete", "pods", True),
     ]
-
-
-# --- many at once ------------------------------------------------------------------------------
-
-
-def test_no_update_is_lost(client: HttpKubeClient) -> None:
-    """Optimistic concurrency: 4 writers, 25 increments each, counted by compare-and-swap."""
-    client.raw("POST", BLOCKS, named("b", spec={"n": 0}))
-
-    def increment(_: int) -> int:
-        retries = 0
-        while True:
-            body = client.raw("GET", f"{BLOCKS}/b")
-            body["spec"] = {"n": body["spec"]["n"] + 1}
-            try:
-                client.raw("PUT", f"{BLOCKS}/b", body)
-            except Conflict:
-                retries += 1
-            else:
-                return retries
-
-    with ThreadPoolExecutor(4) as pool:
-        retries = sum(pool.map(increment, range(100)))
-    assert client.raw("GET", f"{BLOCKS}/b")["spec"] == {"n": 100}
-    assert retries > 0  # else the writers never met
-
-
-def test_unconditional_patches_from_many_all_count(client: HttpKubeClient) -> None:
-    client.raw("POST", PODS, named("web"))
-
-    def label(number: int) -> None:
-        client.patch(Pod, "web", "default", {"metadata": {"labels": {f"l{number}": "x"}}})
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(label, range(40)))
-    assert len(client.get(Pod, "web", "default").metadata.labels) == 40
-
-
-def test_one_creator_wins(client: HttpKubeClient) -> None:
-    def create(_: int) -> bool:
-        try:
-            client.raw("POST", PODS, named("web"))
-        except (AlreadyExists, Conflict):
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(create, range(12))) == 1
-
-
-def test_watchers_see_every_write_in_order(client: HttpKubeClient, server: ApiServer) -> None:
-    _, version = client.list(Pod)
-    stop = threading.Event()
-
-    def collect(_: int) -> list[str]:
-        seen: list[str] = []
-        for event in client.watch(Pod, resource_version=version, stop=stop):
-            if isinstance(event, Applied | Gone):
-                seen.append(f"{type(event).__name__} {event.object.metadata.resource_version}")
-            if len(seen) == 80:
-                return seen
-        return seen
-
-    def churn(number: int) -> None:
-        for step in range(10):
-            client.raw("POST", PODS, named(f"p{number}-{step}"))
-            client.delete(Pod, f"p{number}-{step}", "default")
-
-    with ThreadPoolExecutor(8) as pool:
-        watchers = [pool.submit(collect, n) for n in range(3)]
-        list(pool.map(churn, range(4)))
-        guard = threading.Timer(20, stop.set)
-        guard.start()
-        views = [watcher.result() for watcher in watchers]
-        guard.cancel()
-    assert len(views[0]) == 80
-    assert views[0] == views[1] == views[2]
-    versions = [int(line.split()[1]) for line in views[0]]
-    assert versions == sorted(set(versions))
-
-
-def test_old_history_is_pruned(client: HttpKubeClient, server: ApiServer) -> None:
-    server.api.store._history = 5
-    _, version = client.list(Pod)
-    for number in range(6):
-        client.raw("POST", PODS, named(f"p{number}"))
-    with pytest.raises(TortieError, match="too old resource version"):
-        next(client.watch(Pod, resource_version=version))
-
-
-def test_watch_without_a_version_shows_what_is_there(client: HttpKubeClient) -> None:
-    client.raw("POST", PODS, named("a"))
-    stream = client.watch(Pod)
-    first = next(stream)
-    assert isinstance(first, Applied) and first.object.metadata.name == "a"
-
-
-def test_a_watch_ends_at_its_time(client: HttpKubeClient) -> None:
-    began = time.monotonic()
-    text = client.raw(
-        "GET", f"{PODS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion=1"
-    )
-    assert 0.9 < time.monotonic() - began < 3
-    assert all(json.loads(line)["type"] == "BOOKMARK" for line in text.splitlines())
-
-
-# --- on disk, and as a process -----------------------------------------------------------------
-
-
-def test_a_restart_keeps_objects_and_versions(tmp_path: Path) -> None:
-    data = tmp_path / "state.json"
-    with ApiServer(data=data) as one:
-        client = HttpKubeClient(direct(one.url))
-        client.raw("POST", PODS, named("web", spec={"a": 1}))
-        client.raw("POST", PODS, named("gone"))
-        client.delete(Pod, "gone", "default")
-        kept = client.raw("GET", f"{PODS}/web")
-        _, version = client.list(Pod)
-        client.close()
-    assert one.crashes == []
-    with ApiServer(data=data) as two:
-        client = HttpKubeClient(direct(two.url))
-        assert client.raw("GET", f"{PODS}/web") == kept
-        assert client.list(Pod)[1] == version
-        assert len(client.list(Pod)[0]) == 1
-        made = client.raw("POST", PODS, named("new"))
-        assert int(made["metadata"]["resourceVersion"]) == int(version) + 1
-        client.close()
-
-
-class Process:
-    """`python -m lab.apiserver`."""
-
-    def __init__(self, *options: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lab.apiserver", "--listen", "127.0.0.1:0", *options],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
-
-    def end(self, number: signal.Signals) -> int:
-        self._process.send_signal(number)
-        try:
-            return self._process.wait(10)
-        finally:
-            self._process.kill()
-            self._process.communicate()
-
-
-def test_a_killed_process_loses_nothing_it_answered(tmp_path: Path) -> None:
-    data = str(tmp_path / "state.json")
-    running = Process("--data", data)
-    try:
-        client = HttpKubeClient(direct(running.url))
-        made = [client.raw("POST", PODS, named(f"p{n}")) for n in range(30)]
-        client.close()
-    finally:
-        running.end(signal.SIGKILL)
-    with (tmp_path / "state.json.log").open("a") as log:
-        log.write('{"version": 999, "type": "ADDED", "res')  # the write it was killed in
-    running = Process("--data", data)
-    try:
-        client = HttpKubeClient(direct(running.url))
-        listed = client.raw("GET", PODS)
-        assert sorted(listed["items"], key=str) == sorted(made, key=str)
-        assert listed["metadata"]["resourceVersion"] == made[-1]["metadata"]["resourceVersion"]
-        client.close()
-    finally:
-        assert running.end(signal.SIGTERM) == 0
-    assert (tmp_path / "state.json.log").read_text() == ""
-
-
-def test_the_process_reads_tokens_and_withholds_groups(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens.csv"
-    tokens.write_text('# comment\nt1,alice,1,"admins,ops"\n')
-    running = Process("--token-file", str(tokens), "--without", "kubevirt.io")
-    try:
-        client = HttpKubeClient(direct(running.url, "t1"))
-        assert client.list(Namespace)[0]
-        with pytest.raises(NotFound):
-            client.list(VirtualMachineInstance)
-        tokens.write_text("t2,alice\n")
-        os.utime(tokens, ns=(0, 0))
-        with pytest.raises(Unauthorized):
-            client.list(Namespace)
-        client.close()
-    finally:
-        assert running.end(signal.SIGTERM) == 0
-
-
-def test_ipv6(tmp_path: Path) -> None:
-    with ApiServer("::1") as server:
-        assert server.url.startswith("http://[::1]:")
-        client = HttpKubeClient(direct(server.url))
-        assert client.list(Namespace)[0]
-        client.close()

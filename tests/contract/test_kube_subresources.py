@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,20 +17,6 @@ from libtortie.kube.port import PatchType
 PODS = "/api/v1/namespaces/default/pods"
 KUBEVIRT = "/apis/kubevirt.io/v1/namespaces/default"
 Json = dict[str, Any]
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-    assert running.crashes == []
-
-
-@pytest.fixture
-def client(server: ApiServer) -> Iterator[HttpKubeClient]:
-    made = HttpKubeClient(direct(server.url))
-    yield made
-    made.close()
 
 
 def make(client: HttpKubeClient, name: str, **more: Any) -> Json:

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.apiserver.server import ApiServer
-from tests.fakes.kubectl import Kubectl, kubectl_for
+from tests.fakes.kubectl import Kubectl
+from tests.fakes.objects import body, pod
 
 KUBEVIRT = "kubevirt.io/v1"
 CALICO = "projectcalico.org/v3"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-    assert running.crashes == []
-
-
-@pytest.fixture
-def kubectl(server: ApiServer, tmp_path: Path) -> Iterator[Kubectl]:
-    made = kubectl_for(server, tmp_path)
-    yield made
-    made.close()
-
-
-def body(kind: str, name: str, api: str = "v1", **more: Any) -> dict[str, Any]:
-    meta = {"name": name, **more.pop("metadata", {})}
-    return {"apiVersion": api, "kind": kind, "metadata": meta, **more}
-
-
-def pod(name: str, **more: Any) -> dict[str, Any]:
-    spec = {"nodeName": "node1", "containers": [{"name": "main", "image": "pause"}]}
-    return body("Pod", name, spec=spec | more.pop("spec", {}), **more)
 
 
 def set_status(kubectl: Kubectl, what: str, name: str, status: dict[str, Any]) -> None:
@@ -159,17 +134,17 @@ def test_watch_prints_a_row_for_each_change(kubectl: Kubectl, first: list[str]) 
 
 def test_wait(kubectl: Kubectl) -> None:
     kubectl.create(pod("web"))
-    condition = kubectl.start("wait", "pod/web", "--for=condition=Ready", "--timeout=30s")
+    condition = kubectl.start("wait", "pod/web", "--for=condition=Ready", "--timeout=120s")
     phase = kubectl.start("wait", "pod/web", "--for=jsonpath={.status.phase}=Running")
     ready = [{"type": "Ready", "status": "True"}]
     set_status(kubectl, "pod", "web", {"phase": "Running", "conditions": ready})
     assert (condition.ended(), phase.ended()) == (0, 0)
-    gone = kubectl.start("wait", "pod/web", "--for=delete", "--timeout=30s")
+    gone = kubectl.start("wait", "pod/web", "--for=delete", "--timeout=120s")
     kubectl("delete", "pod", "web")
     assert gone.ended() == 0
     kubectl.create(pod("lazy"))
     assert "timed out" in kubectl.refused(
-        "wait", "po/lazy", "--for=condition=Ready", "--timeout=1s"
+        "wait", "po/lazy", "--for=condition=Ready", "--timeout=3s"
     )
 
 

@@ -29,13 +29,6 @@ PATHS = {"v3": V3, "v1": V1}
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer(bookmark_interval=0.05) as running:
-        yield running
-    assert running.crashes == []
-
-
-@pytest.fixture
 def client(server: ApiServer) -> Iterator[HttpKubeClient]:
     made = HttpKubeClient(direct(server.url), timeout=2)
     yield made

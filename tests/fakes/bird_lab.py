@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import subprocess
@@ -15,6 +14,7 @@ from typing import TypeVar
 from felix_shim.bgp import BirdInput, Peer, render_bird
 from felix_shim.drivers.bird import Bird
 from libtortie.linux.netns import Netns
+from tests.fakes.fresh_names import fresh_name
 
 T = TypeVar("T")
 BLOCK = ip_network("10.65.0.0/26")
@@ -97,7 +97,7 @@ class BirdLab:
 
     def __init__(self, workdir: Path, layout: str) -> None:
         self.layout = layout
-        prefix = f"tt-bird{os.getpid()}"
+        prefix = fresh_name("bird")
         self.tor, self.nodes = f"{prefix}t", (f"{prefix}a", f"{prefix}b")
         same = layout == "l2"
         self.addresses = (

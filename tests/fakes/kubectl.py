@@ -15,7 +15,7 @@ from lab.apiserver import kubeconfig
 from lab.apiserver.server import ApiServer
 
 BINARY = Path(sys.executable).parent / "kubectl"
-DEADLINE = 40.0  # seconds
+DEADLINE = 180.0  # seconds
 
 
 class Running:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import threading
@@ -20,11 +19,11 @@ from felix_shim.jsonlog import NullLog
 from felix_shim.model import EndpointId, SignKind
 from libtortie.linux.netns import Netns
 from tests.fakes import frames
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
-NODE = f"tt-an{os.getpid()}-node"
-POD = f"tt-an{os.getpid()}-pod"
+NODE, POD = fresh_name("node"), fresh_name("pod")
 HOST = "cali0123456789a"
 ENDPOINT = EndpointId("default", "vm")
 WATCHED = Watched(

@@ -23,6 +23,7 @@ from felix_shim.jsonlog import NullLog
 from libtortie.errors import InvalidInput, Unavailable
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, ip, until
 
 pytestmark = pytest.mark.root
@@ -188,7 +189,7 @@ def test_the_lock_is_held_once_and_let_go_of(tmp_path: Path) -> None:
 
 
 def test_many_pods_added_and_deleted_at_once(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path, f"tt-ac{os.getpid()}")
+    node = NodeProcess(tmp_path, fresh_name("ac"))
     pods = [f"p{number}" for number in range(16)]
     try:
         pool = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24", "blockSize": 26})
@@ -240,7 +241,7 @@ def test_many_pods_added_and_deleted_at_once(tmp_path: Path) -> None:
 
 
 def test_a_configuration_for_another_datastore_or_api_is_not_served(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path, f"tt-ao{os.getpid()}")
+    node = NodeProcess(tmp_path, fresh_name("ao"))
     env = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"}
     env |= {"CNI_NETNS": f"/run/netns/{node.name}", "CNI_ARGS": ""}
     wrong: dict[str, list[Any]] = {

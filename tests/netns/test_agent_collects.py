@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,11 +15,11 @@ from ipam.ownership import pod_owner
 from libtortie.kube.objects import VirtualMachine
 from libtortie.model.keys import Kind, ResourceKey
 from tests.fakes.agent_world import NODE
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.ipam_world import pool
 from tests.fakes.node_process import NodeProcess, until
 
 pytestmark = pytest.mark.root
-NODE_NAMES = iter(f"tt-gc{os.getpid()}-{number}" for number in range(1000))
 HANDLE = "k8s-pod-network.vmi.default.web"
 PATIENCE = 60.0
 
@@ -28,7 +27,7 @@ PATIENCE = 60.0
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node with a short grace and a VM that is stopped."""
-    made = NodeProcess(tmp_path, next(NODE_NAMES), api=True, vm_gone_grace_seconds=1.0)
+    made = NodeProcess(tmp_path, fresh_name("gc"), api=True, vm_gone_grace_seconds=1.0)
     try:
         key = ResourceKey(Kind.IP_POOL, "test")
         made.store.create(key, pool("test", "10.65.0.0/24"))

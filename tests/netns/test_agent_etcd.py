@@ -22,6 +22,7 @@ from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.model.keys import Kind, ResourceKey, Resources
 from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
 from tests.fakes.etcd_server import EtcdMember, etcd_members
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, ip, until
 from tests.fakes.tcp_proxy import tcp_proxy
 from tortiectl.cli import main
@@ -101,7 +102,7 @@ class EtcdNode:
 def world(tmp_path: Path) -> Iterator[EtcdNode]:
     (tmp_path / "node").mkdir()
     (tmp_path / "etcd").mkdir()
-    node = NodeProcess(tmp_path / "node", f"tt-ae{os.getpid()}")
+    node = NodeProcess(tmp_path / "node", fresh_name("ae"))
     try:
         listener = node.inside(lambda: socket.create_server(("127.0.0.1", 0)))
         with (

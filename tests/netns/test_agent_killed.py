@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.called_node import CalledNode
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.mortal_agent import arm, disarm
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
-NAMES = map("tt-{}-ak{}".format, itertools.repeat(os.getpid()), itertools.count())
 
 EACH = 3
 """Every how manieth step is died at; those on the thread that serves the call count."""
@@ -24,7 +23,7 @@ FEWEST = {"ADD": 6, "DEL": 3}
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CalledNode]:
-    made = CalledNode(tmp_path, next(NAMES))
+    made = CalledNode(tmp_path, fresh_name("ak"))
     made.module = "tests.fakes.mortal_agent"
     try:
         made.start()

@@ -24,16 +24,16 @@ from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.names import host_ifname
 from tests.fakes import frames
 from tests.fakes.agent_world import ADDRESS, MAC, NAMESPACE, NODE, VMI, resource_record
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, until
 
 pytestmark = pytest.mark.root
-NODE_NAMES = iter(f"tt-ag{os.getpid()}-{number}" for number in range(1000))
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node without an API."""
-    made = NodeProcess(tmp_path, next(NODE_NAMES))
+    made = NodeProcess(tmp_path, fresh_name("ag"))
     try:
         made.start()
         yield made
@@ -44,7 +44,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 @pytest.fixture
 def vm_node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node with the lab's API server and KubeVirt's kinds."""
-    made = NodeProcess(tmp_path, next(NODE_NAMES), api=True)
+    made = NodeProcess(tmp_path, fresh_name("ag"), api=True)
     try:
         create_vmi(made)
         made.start()
@@ -258,7 +258,7 @@ def test_latency_from_sign_to_route(vm_node: NodeProcess) -> None:
 
 
 def test_bird_is_started_and_outlives_the_agent(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path, next(NODE_NAMES), bird={"mode": "supervised"})
+    node = NodeProcess(tmp_path, fresh_name("ag"), bird={"mode": "supervised"})
     pid_file, control = tmp_path / "run" / "bird.pid", tmp_path / "run" / "bird.ctl"
     try:
         node.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -34,17 +32,17 @@ from libtortie.model.resources import (
     WorkloadEndpoint,
 )
 from tests.fakes.agent_world import NAMESPACE, NODE, endpoint_record
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, ip, until
 
 pytestmark = pytest.mark.root
 T = TypeVar("T")
-NAMES = map("tt-{}-st{}".format, itertools.repeat(os.getpid()), itertools.count())
 
 
 @pytest.fixture
 def space() -> Iterator[str]:
     """A namespace with the NIC every VM has, a real uplink, a container's bridge, a dead link."""
-    name = next(NAMES)
+    name = fresh_name("st")
     ip("netns", "add", name)
     try:
         ip("-n", name, "link", "set", "lo", "up")
@@ -123,7 +121,7 @@ def fresh(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
     def make(*, api: bool = False, **config: object) -> NodeProcess:
         root = tmp_path / str(len(made))
         root.mkdir()
-        made.append(NodeProcess(root, next(NAMES), api=api, **config))
+        made.append(NodeProcess(root, fresh_name("st"), api=api, **config))
         return made[-1]
 
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,11 +14,11 @@ from lab.apiserver.faults import Action, CloseConnection, Delay, Fault, Reject
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import NODE, resource_record
 from tests.fakes.called_node import HANDLE, CalledNode
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.guest import Guest, Prober
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
-NAMES = map("tt-{}-af{}".format, itertools.repeat(os.getpid()), itertools.count())
 
 POD = "virt-launcher-db-1"
 FAULTS: dict[str, Action] = {
@@ -38,7 +36,7 @@ BEARABLE = 2.0
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CalledNode]:
-    made = CalledNode(tmp_path, next(NAMES))
+    made = CalledNode(tmp_path, fresh_name("af"))
     try:
         spec = {"liveMigrationRouteConvergenceTime": "1s"}
         record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,11 +26,11 @@ from libtortie.model.ipam import Block
 from libtortie.model.keys import Blocks, Handles, Kind, Resources
 from libtortie.model.resources import IPPool, IPPoolSpec, WorkloadEndpoint
 from tests.fakes.cni_world import CniWorld
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.mortal_cni import KILLED, Ended, MortalCni
 
 pytestmark = pytest.mark.root
 
-_serial = itertools.count()
 NODE = "node1"
 MOST_STEPS = 100
 
@@ -61,7 +60,7 @@ class Site:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.prefix = f"tt-{os.getpid()}-k{next(_serial)}"
+        self.prefix = fresh_name("k")
         self.world = CniWorld(root)
         self.node = self.make("node")
         path = f"/run/netns/{self.node}"

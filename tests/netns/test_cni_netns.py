@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -28,10 +27,10 @@ from libtortie.linux.netns import Netns
 from libtortie.model import names
 from libtortie.model.resources import IPPool, IPPoolSpec
 from tests.fakes.cni_world import CniWorld, conf, first_address
+from tests.fakes.fresh_names import fresh_name
 
 pytestmark = pytest.mark.root
 
-_serial = itertools.count()
 POOL = "10.65.0.0/24"
 
 
@@ -54,7 +53,7 @@ class RealNode:
     """A namespace that is the node, a world's store and API, a plugin on real netlink."""
 
     def __init__(self, directory: Path) -> None:
-        self.prefix = f"tt-{os.getpid()}-{next(_serial)}"
+        self.prefix = fresh_name("cni")
         self.world = CniWorld(directory)
         self.name = self.make("node")
         run("ip", "link", "set", "lo", "up", inside=self.name)

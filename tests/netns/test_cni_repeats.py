@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.called_node import HANDLE, Answer, CalledNode
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
-NAMES = map("tt-{}-cr{}".format, itertools.repeat(os.getpid()), itertools.count())
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CalledNode]:
-    made = CalledNode(tmp_path, next(NAMES))
+    made = CalledNode(tmp_path, fresh_name("cr"))
     try:
         made.start()
         yield made

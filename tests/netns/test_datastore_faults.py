@@ -8,8 +8,6 @@ on a node of its own.
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import subprocess
 import sys
@@ -21,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.called_node import CalledNode
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
-NAMES = map("tt-{}-df{}".format, itertools.repeat(os.getpid()), itertools.count())
 HOLD = (
     "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
     "c.execute('BEGIN IMMEDIATE'); print(flush=True); sys.stdin.read()"
@@ -48,7 +46,7 @@ class Stricken(ABC):
         stack.callback(subprocess.run, umount, check=False, timeout=30)
         self.database = self.place / "tortie.db"
         self.node = stack.enter_context(
-            closing(CalledNode(root, next(NAMES), sqlite_path=str(self.database)))
+            closing(CalledNode(root, fresh_name("df"), sqlite_path=str(self.database)))
         )
         stack.callback(self.heal)
         for pod in ("web", "new", "spare"):

@@ -14,16 +14,16 @@ import pytest
 
 from libtortie.model.names import host_ifname
 from tests.fakes.agent_world import NAMESPACE
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, until
 
 pytestmark = pytest.mark.root
-NODE_NAMES = iter(f"tt-dl{os.getpid()}-{number}" for number in range(1000))
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node whose agent runs, with a pod."""
-    made = NodeProcess(tmp_path, next(NODE_NAMES))
+    made = NodeProcess(tmp_path, fresh_name("dl"))
     try:
         made.start()
         made.attach("pod")

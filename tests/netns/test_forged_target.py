@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,11 +12,11 @@ import pytest
 from lab.apiserver.faults import Action, CloseConnection, Delay, Fault, Reject
 from libtortie.kube.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
 from tests.fakes.called_node import HANDLE, CalledNode
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.guest import Guest
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
-NAMES = map("tt-{}-ft{}".format, itertools.repeat(os.getpid()), itertools.count())
 
 SOURCE, FORGED, REAL = (f"virt-launcher-db-{end}" for end in ("0", "forged", "real"))
 FAULTS: dict[str, tuple[Action, int]] = {
@@ -33,7 +31,7 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CalledNode]:
-    made = CalledNode(tmp_path, next(NAMES))
+    made = CalledNode(tmp_path, fresh_name("ft"))
     try:
         made.address = made.vm_elsewhere()
         made.world.put_migration("m1", phase="Running")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 
@@ -11,13 +10,14 @@ import pytest
 from lab import clock
 from lab.html_migration import route_words
 from lab.tables import read_tables
+from tests.fakes.fresh_names import fresh_name
 
 pytestmark = pytest.mark.root
 
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    name = f"tt-{os.getpid()}-tables"
+    name = fresh_name("tables")
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         for line in (

@@ -6,8 +6,6 @@ After each the supervisor starts it again; the end must be what it is without th
 
 from __future__ import annotations
 
-import itertools
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -21,12 +19,12 @@ import pytest
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import NODE, resource_record
 from tests.fakes.called_node import HANDLE, CalledNode
+from tests.fakes.fresh_names import fresh_name
 from tests.fakes.guest import Guest, Prober
 from tests.fakes.mortal_agent import arm, disarm
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
-NAMES = map("tt-{}-mk{}".format, itertools.repeat(os.getpid()), itertools.count())
 
 POD = "virt-launcher-db-1"
 BEARABLE = 5.0
@@ -143,7 +141,7 @@ def watch_routes(node: CalledNode) -> Path:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with ExitStack() as stack:
-        node = CalledNode(tmp_path, next(NAMES))
+        node = CalledNode(tmp_path, fresh_name("mk"))
         stack.callback(node.close)
         node.module = "tests.fakes.mortal_agent"
         spec = {"liveMigrationRouteConvergenceTime": "1s"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import struct
@@ -21,10 +20,11 @@ from felix_shim.drivers.nftables import Nftables, read_generation, render, rende
 from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet, policy_set
 from libtortie.errors import KernelError
 from libtortie.linux.netns import Netns
+from tests.fakes.fresh_names import fresh_name
 
 pytestmark = pytest.mark.root
 
-NODE, POD_A, POD_B, FAR = (f"tt-nft{os.getpid()}{end}" for end in "nabf")
+NODE, POD_A, POD_B, FAR = (fresh_name(end) for end in "nabf")
 HOST_MAC = "ee:ee:ee:ee:ee:ee"
 A = EndpointPolicy("calitta", "02:00:00:00:00:0a", (ip_address("10.65.0.2"),))
 B = EndpointPolicy("calittb", "02:00:00:00:00:0b", (ip_address("10.65.0.3"),), vm=True)

@@ -3,9 +3,7 @@ SQLite, decide what the plugin does to real namespaces."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -31,11 +29,11 @@ from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.model.resources import IPPool, IPPoolSpec
 from tests.fakes.cni_world import CniWorld
+from tests.fakes.fresh_names import fresh_name
 from tortiectl.cli import main
 
 pytestmark = pytest.mark.root
 
-_serial = itertools.count()
 REFUSAL = "live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled"
 CONF = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "tortie"}
 
@@ -45,7 +43,7 @@ class Site:
 
     def __init__(self, root: Path, server: ApiServer, world: CniWorld) -> None:
         self.root, self.server, self.world = root, server, world
-        self.prefix = f"tt-{os.getpid()}-p{next(_serial)}"
+        self.prefix = fresh_name("p")
         self.node = self.make("node")
         self.store = SqliteDatastore(root / "t.db")
         pool = IPPool(metadata={"name": "p"}, spec=IPPoolSpec(cidr="10.65.0.0/24"))  # type: ignore[arg-type]  # pydantic reads the dict
