@@ -1,0 +1,276 @@
+"""Every IPAM operation with a cluster to do it in: what tests of death and loss sweep over.
+
+An operation is prepared on a healthy store, then done by one node over a store that may fail.
+`stored` and `outcome` read the result from the blocks; times and sequence numbers are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+
+from ipam.block import new_block
+from ipam.client import AddressRequest, IPAMClient
+from ipam.gc import Means, collect
+from ipam.vm_handles import read_vm_handles
+from libtortie.datastore.port import Datastore
+from libtortie.model.ipam import IPAddress
+from libtortie.model.keys import BlockKey
+from tests.fakes.ipam_world import UNHURRIED, World, plain_pod, pool, vm_pod
+from tests.fakes.kube import FakeKube
+
+V4 = AddressRequest()
+BOTH = AddressRequest(ipv6=True)
+ORDINARY = "k8s-pod-network.c-pod"
+VM = "k8s-pod-network.vmi.shop.db"
+SOURCE = vm_pod("src")
+TARGET = vm_pod("dst", node="n2", vmim_uid="m-1")
+FIXED = ip_address("10.0.0.5")
+
+Act = Callable[[World, Datastore], object]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`act` does it over a store and is what the runtime repeats; `handle` is what it is about.
+
+    `gives`: its success means that the handle holds addresses, otherwise that it holds none.
+    `keeps`: what the handle had before is part of that. `later`: a handle whose DEL follows.
+    """
+
+    name: str
+    handle: str
+    prepare: Callable[[World], object]
+    act: Act
+    gives: bool = True
+    keeps: bool = False
+    later: str = ""
+
+
+def cluster(world: World) -> World:
+    """Four blocks of four addresses in either family."""
+    return world.pools(
+        pool("a", "10.0.0.0/28", blockSize=30), pool("b", "fd00::/124", blockSize=126)
+    )
+
+
+def _own_block(world: World) -> None:
+    cluster(world).client("n1").assign("warm", plain_pod("warm"), BOTH)
+
+
+def _reclaimable(world: World) -> None:
+    """The only block of each family was another node's and is empty."""
+    world.pools(pool("a", "10.0.0.0/30", blockSize=30), pool("b", "fd00::/126", blockSize=126))
+    world.client("n2").assign("gone", plain_pod("gone", node="n2"), BOTH)
+    world.client("n2").release("gone")
+    world.later(120)
+
+
+def _lendable(world: World) -> None:
+    """The only blocks are another node's, which uses them."""
+    world.pools(pool("a", "10.0.0.0/30", blockSize=30), pool("b", "fd00::/126", blockSize=126))
+    world.client("n2").assign("theirs", plain_pod("theirs", node="n2"), BOTH)
+
+
+def _earlier_sandbox(world: World) -> None:
+    """The address asked for is held by a sandbox of the same pod that is gone."""
+    want = AddressRequest(addresses=(FIXED,))
+    cluster(world).client("n1").assign("earlier", plain_pod("pod", uid="u-0"), want)
+
+
+def _held(world: World) -> None:
+    _own_block(world)
+    world.client("n1").assign(ORDINARY, plain_pod("pod"), BOTH)
+
+
+def _held_with_cooldown(world: World) -> None:
+    _held(world.config(cooldown_seconds=60))
+
+
+def _held_in_nobodys_block(world: World) -> None:
+    """The block has no node any more: it goes with its last address."""
+    cluster(world)
+    for cidr in ("10.0.0.0/30", "fd00::/126"):
+        block = new_block(ip_network(cidr), node=None, now=world.now())
+        world.put(BlockKey(block.cidr), block)
+    wanted = (ip_address("10.0.0.1"), ip_address("fd00::1"))
+    world.client("n1").assign(ORDINARY, plain_pod("pod"), AddressRequest(addresses=wanted))
+
+
+def _running(world: World) -> None:
+    _own_block(world)
+    world.client("n1").claim_vm(VM, SOURCE, BOTH)
+
+
+def _one_family(world: World) -> None:
+    _own_block(world)
+    world.client("n1").claim_vm(VM, SOURCE, V4)
+
+
+def _migrating(world: World) -> None:
+    _running(world)
+    world.client("n2").claim_vm_target(VM, TARGET)
+
+
+def _stopped(world: World) -> None:
+    _running(world)
+    world.client("n1").disown_vm(VM, SOURCE, vm_deleting=False)
+
+
+def _by(node: str, work: Callable[[IPAMClient], object]) -> Act:
+    return lambda world, store: work(world.client(node, store))
+
+
+def _assign(want: AddressRequest) -> Act:
+    return _by("n1", lambda client: client.assign(ORDINARY, plain_pod("pod"), want))
+
+
+def _take_over(client: IPAMClient) -> object:
+    want = AddressRequest(addresses=(FIXED,))
+    return client.assign(ORDINARY, plain_pod("pod"), want, previous_owner_gone=lambda _: True)
+
+
+def collector_pass(world: World, store: Datastore) -> object:
+    """Two observations of an API that has neither VM nor pod: what is nobody's is freed."""
+    seconds = iter(range(0, 100_000, 1000))
+    means = Means(
+        store,
+        FakeKube(),
+        world.now,
+        monotonic=lambda: float(next(seconds)),
+        sleep=lambda _: None,
+        retry=UNHURRIED,
+    )
+    handles, broken = read_vm_handles(store)
+    assert not broken
+    first = collect(means, handles, {})
+    return collect(means, handles, first.memory)
+
+
+OPERATIONS = (
+    Operation("own block", ORDINARY, _own_block, _assign(V4)),
+    Operation("new block", ORDINARY, cluster, _assign(V4)),
+    Operation("dual stack", ORDINARY, cluster, _assign(BOTH)),
+    Operation("reclaim", ORDINARY, _reclaimable, _assign(BOTH)),
+    Operation("borrow", ORDINARY, _lendable, _assign(BOTH)),
+    Operation("explicit", ORDINARY, cluster, _assign(AddressRequest(addresses=(FIXED,)))),
+    Operation(
+        "explicit, taken over",
+        ORDINARY,
+        _earlier_sandbox,
+        _by("n1", _take_over),
+        later="earlier",
+    ),
+    Operation("release", ORDINARY, _held, _by("n1", lambda c: c.release(ORDINARY)), gives=False),
+    Operation(
+        "release with cooldown",
+        ORDINARY,
+        _held_with_cooldown,
+        _by("n1", lambda c: c.release(ORDINARY)),
+        gives=False,
+    ),
+    Operation(
+        "release of a block's last",
+        ORDINARY,
+        _held_in_nobodys_block,
+        _by("n1", lambda c: c.release(ORDINARY)),
+        gives=False,
+    ),
+    Operation("claim", VM, cluster, _by("n1", lambda c: c.claim_vm(VM, SOURCE, BOTH))),
+    Operation(
+        "claim by the next pod",
+        VM,
+        _stopped,
+        _by("n2", lambda c: c.claim_vm(VM, vm_pod("next", node="n2"), BOTH)),
+        keeps=True,
+    ),
+    Operation(
+        "claim of a family more",
+        VM,
+        _one_family,
+        _by("n1", lambda c: c.claim_vm(VM, SOURCE, BOTH)),
+        keeps=True,
+    ),
+    Operation(
+        "claim for a target",
+        VM,
+        _running,
+        _by("n2", lambda c: c.claim_vm_target(VM, TARGET)),
+        keeps=True,
+    ),
+    Operation("promote", VM, _migrating, _by("n2", lambda c: c.promote(VM, TARGET)), keeps=True),
+    Operation(
+        "disown",
+        VM,
+        _running,
+        _by("n1", lambda c: c.disown_vm(VM, SOURCE, vm_deleting=False)),
+        keeps=True,
+    ),
+    Operation(
+        "disown of a deleted VM",
+        VM,
+        _running,
+        _by("n1", lambda c: c.disown_vm(VM, SOURCE, vm_deleting=True)),
+        gives=False,
+    ),
+    Operation("collector", VM, _stopped, collector_pass, gives=False, later=VM),
+)
+BY_NAME = {one.name: one for one in OPERATIONS}
+
+
+def stored(world: World, handle: str) -> set[IPAddress]:
+    """What the blocks give a handle, whatever its record says."""
+    return {
+        block.address(ordinal)
+        for block in world.blocks()
+        for ordinal, index in enumerate(block.allocations)
+        if index is not None and block.attributes[index].handle_id == handle
+    }
+
+
+def outcome(world: World) -> object:
+    """What is stored, without sequence numbers and claim times.
+
+    An affinity that claims another node's block stands for nothing and is left out: whoever it
+    names deletes it.
+    """
+    nodes = {block.cidr: block.node for block in world.blocks()}
+    return (
+        world.handles(),
+        sorted(
+            f"{b.cidr} {b.affinity} {b.allocations} {sorted(b.unallocated)} {b.attributes}"
+            for b in world.blocks()
+        ),
+        sorted(
+            f"{key} {value.state}"
+            for key, value in world.affinities().items()
+            if nodes.get(key.cidr, key.node) == key.node
+        ),
+    )
+
+
+def judge(operation: Operation, world: World, before: set[IPAddress]) -> None:
+    """What must hold once an operation succeeded, however often it was begun."""
+    if operation.later:
+        world.client("n1").release(operation.later)
+    world.audit()
+    held = stored(world, operation.handle)
+    if operation.gives:
+        assert held
+        assert before <= held, "what had been stored is what is given"
+    else:
+        assert not held
+    if not operation.keeps and operation.gives:
+        per_family = [address.version for address in held]
+        assert len(set(per_family)) == len(per_family), "one address of a family"
+
+
+def give_back(world: World) -> None:
+    """Release every handle there is: nothing may be left but empty blocks."""
+    client = world.client("n1")
+    for handle in {*world.handles(), *world.allocated()}:
+        client.release(handle)
+    assert world.handles() == {}
+    assert world.allocated() == {}
+    world.audit()
