@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_interface
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,6 @@ from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key
 
 HOST = names.host_ifname("default", "web-0")
 Break = Callable[[CniWorld, CniNode], object]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> CniWorld:
-    return CniWorld(tmp_path)
 
 
 def check(node: CniNode, pod: str, previous: dict[str, Any], **extra: str) -> None:

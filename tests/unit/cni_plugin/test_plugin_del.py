@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import ip_network
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,6 @@ from tests.fakes.cni_world import (
 )
 
 HANDLE = "k8s-pod-network.vmi.default.db"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> CniWorld:
-    return CniWorld(tmp_path)
 
 
 def started_vm(world: CniWorld) -> CniNode:

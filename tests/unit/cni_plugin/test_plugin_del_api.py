@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from libtortie.errors import InvalidInput, Malformed, Unauthorized, Unavailable
@@ -11,11 +9,6 @@ from libtortie.kube.objects import Pod, VirtualMachine
 from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key, owners
 
 HANDLE = "k8s-pod-network.vmi.default.db"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> CniWorld:
-    return CniWorld(tmp_path)
 
 
 def started_vm(world: CniWorld) -> CniNode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,6 @@ from libtortie.model import names
 from tests.fakes.cni_world import NETWORK, CniNode, CniWorld, conf, endpoint_key, first_address
 
 HANDLE = "k8s-pod-network.vmi.default.db"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> CniWorld:
-    return CniWorld(tmp_path)
 
 
 def test_gc_takes_what_is_not_listed_and_only_that(world: CniWorld) -> None:

@@ -1,11 +1,11 @@
-"""The reconciler through live migrations: failures, disorder, restarts in every state."""
+"""The reconciler through live migrations: roles, signs, failures, disorder."""
 
 from __future__ import annotations
 
 import pytest
 
 from felix_shim.cluster import FELIX
-from felix_shim.events import Instance, Migration, Stored
+from felix_shim.events import Stored
 from felix_shim.migration import State
 from felix_shim.model import EndpointId, SignKind
 from libtortie.errors import KernelError
@@ -20,26 +20,7 @@ from tests.fakes.agent_world import (
     migration,
     resource_record,
 )
-
-CONVERGENCE = 30.0
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-def target_bench(phase: str = "Running") -> Bench:
-    """A node that is the target of a migration, before the VM arrives."""
-    bench = Bench()
-    bench.kernel.add_link("up0")
-    bench.start(objects=(migration("m1", phase, source="src", target="tgt"), instance("n0")))
-    bench.attach(endpoint_record("tgt", migration="m1"))
-    return bench
-
-
-def succeed(bench: Bench) -> None:
-    bench.seen(migration("m1", "Succeeded", source="src", target="tgt"), instance(NODE))
+from tests.fakes.migrating_bench import CONVERGENCE, succeed, target_bench
 
 
 def test_a_whole_migration_on_the_target() -> None:
@@ -243,7 +224,8 @@ def test_a_sign_before_the_rules_are_in_waits_for_them() -> None:
     assert bench.metrics("tgt") == [512]
 
 
-def test_a_label_without_a_live_migration_is_no_role(bench: Bench) -> None:
+def test_a_label_without_a_live_migration_is_no_role() -> None:
+    bench = Bench()
     bench.start(objects=(migration("m1", "Succeeded"), instance(NODE)))
     bench.attach(endpoint_record("tgt", migration="m1"))
     assert bench.metrics("tgt")[0] in (512, 1024), "the VM is proved here"
@@ -318,211 +300,3 @@ def test_a_full_disk_delays_no_route() -> None:
     bench.disk_broken = False
     bench.advance(0.5)
     assert b'"state": "live"' in bench.saved
-
-
-# -- restarts ------------------------------------------------------------------------------------
-
-
-def again(bench: Bench) -> Bench:
-    """The agent killed and started again; the API does not answer yet."""
-    fresh = bench.restarted()
-    fresh.listed(endpoint_record("tgt", migration="m1"))
-    return fresh
-
-
-def test_restart_in_target() -> None:
-    bench = again(target_bench())
-    assert bench.state("tgt") is State.TARGET
-    bench.sign("tgt")
-    assert bench.metrics("tgt") == [512], "the API need not be there"
-
-
-def test_restart_in_live_with_the_api_away() -> None:
-    old = target_bench()
-    old.sign("tgt")
-    bench = again(old)
-    assert bench.state("tgt") is State.LIVE
-    assert bench.metrics("tgt") == [512]
-    bench.kube_in_sync(migration("m1", source="src", target="tgt"), instance("n0"))
-    assert bench.metrics("tgt") == [512]
-
-
-def test_restart_in_time_wait_keeps_the_deadline() -> None:
-    old = target_bench()
-    old.sign("tgt")
-    succeed(old)
-    old.advance(20)
-    bench = again(old)
-    assert bench.metrics("tgt") == [512]
-    bench.kube_in_sync(migration("m1", "Succeeded", source="src", target="tgt"), instance(NODE))
-    bench.advance(9)
-    assert bench.metrics("tgt") == [512]
-    bench.advance(2)
-    assert bench.metrics("tgt") == [1024]
-
-
-def test_restart_in_departed() -> None:
-    old = Bench()
-    old.start(objects=(instance(NODE),))
-    old.attach(endpoint_record("src"))
-    old.seen(migration("m1", "Succeeded", source="src", target="tgt"), instance("n2"))
-    assert old.metrics("src") == []
-    bench = old.restarted()
-    bench.listed(endpoint_record("src"))
-    assert bench.state("src") is State.DEPARTED
-    assert bench.metrics("src") == []
-
-
-def test_restart_without_a_state_file_believes_the_kernel() -> None:
-    old = target_bench()
-    old.sign("tgt")
-    old.saved = b""
-    bench = again(old)
-    assert bench.metrics("tgt") == [512]
-    bench.kube_in_sync(migration("m1", "Succeeded", source="src", target="tgt"), instance(NODE))
-    bench.advance(2 * CONVERGENCE + 1)
-    assert bench.metrics("tgt") == [1024]
-
-
-def test_restart_amid_finished_migrations_of_the_vm_flaps_nothing() -> None:
-    old = target_bench()
-    old.sign("tgt")
-    bench = again(old)
-    bench.kernel.namespaces.changes.clear()
-    finals = [migration(f"old{n}", p) for n, p in enumerate(("Succeeded", "Failed", "Succeeded"))]
-    bench.kube_in_sync(
-        finals[2],
-        migration("m1", source="src", target="tgt"),
-        finals[0],
-        instance("n0"),
-        finals[1],
-    )
-    assert [one for one in bench.kernel.namespaces.changes if "route" in one[0]] == []
-    assert bench.state("tgt") is State.LIVE
-
-
-def test_a_saved_state_is_not_given_to_another_sandbox() -> None:
-    old = target_bench()
-    old.sign("tgt")
-    fresh = old.restarted()
-    record = endpoint_record("tgt", migration="m1", container="another")
-    fresh.listed(record)
-    assert fresh.log.of("migration_begun")[0]["remembered"] is False
-
-
-def test_a_restart_leaves_status_files_alone_until_its_rules_are_in() -> None:
-    bench = target_bench().restarted()
-    bench.nft_broken = True
-    bench.listed(endpoint_record("tgt", migration="m1"))
-    assert bench.status_writes == 0
-    bench.nft_broken = False
-    bench.advance(0.2)
-    assert bench.status
-
-
-def test_a_vm_that_came_back_is_claimed_without_its_old_migration() -> None:
-    """Its first promotion named m1; that word no longer holds once the VM was elsewhere."""
-    bench = target_bench()
-    bench.sign("tgt")
-    succeed(bench)
-    bench.seen(migration("m2", source="tgt", target="next"))
-    bench.raised("172.31.1.4")
-    assert bench.state("tgt") is State.DEPARTED
-    assert bench.owned == {}
-    bench.raised("")
-    bench.seen(migration("m2", "Failed", source="tgt", target="next"), instance(NODE))
-    assert bench.metrics("tgt") == [1024]
-    for node in (bench, again(bench)):
-        (wanted,) = node.owned.values()
-        assert "vmim-uid" not in wanted.owner
-
-
-# --- forged targets --------------------------------------------------------------------------
-
-
-def named(how: str, phase: str = "Running") -> list[Migration | Instance]:
-    """The API names `real` as the target, by one witness."""
-    by_job = how == "migration"
-    state = {} if by_job else {"migrationUid": "m1", "sourcePod": "src", "targetPod": "real"}
-    return [
-        migration("m1", phase, source="src", target="real" if by_job else ""),
-        instance("n0", state=state),
-    ]
-
-
-def episode_of(bench: Bench) -> int:
-    local = bench.reconciler.world.roster.get(EndpointId(NAMESPACE, "forged"))
-    assert local is not None
-    return local.machine.episode
-
-
-def forged_bench() -> Bench:
-    """The first pod of the migration to be attached is not the one KubeVirt will choose."""
-    bench = Bench()
-    bench.kernel.add_link("up0")
-    bench.start(objects=(migration("m1"), instance("n0")))
-    bench.attach(endpoint_record("forged", migration="m1"))
-    assert bench.state("forged") is State.TARGET
-    return bench
-
-
-@pytest.mark.parametrize("how", ["migration", "vmi"])
-def test_a_forged_target_raises_nothing_once_another_is_named(how: str) -> None:
-    bench = forged_bench()
-    bench.seen(*named(how))
-    assert bench.state("forged") is State.REFUSED
-    assert EndpointId(NAMESPACE, "forged") not in bench.watched
-    for kind in SignKind:
-        bench.sign("forged", kind, episode=episode_of(bench))
-    assert bench.metrics("forged") == []
-    assert bench.owned == {}
-
-
-@pytest.mark.parametrize("how", ["migration", "vmi"])
-@pytest.mark.parametrize("settled", [False, True])
-def test_what_a_forged_target_raised_is_withdrawn(how: str, settled: bool) -> None:
-    bench = forged_bench()
-    bench.sign("forged")
-    assert bench.metrics("forged") == [512], "nobody is named: it cannot be told apart"
-    if settled:
-        bench.seen(instance(NODE))
-        bench.seen(migration("m1", "Succeeded"))
-        bench.advance(CONVERGENCE + 1)
-        assert bench.metrics("forged") == [1024]
-    bench.seen(*named(how))
-    assert bench.state("forged") is State.REFUSED
-    assert bench.metrics("forged") == []
-    assert bench.owned == {}
-
-
-@pytest.mark.parametrize("how", ["migration", "vmi"])
-def test_a_refused_pod_stays_so_when_all_is_over_and_forgotten(how: str) -> None:
-    """On the very node where the VM then runs, across a restart of the agent."""
-    bench = forged_bench()
-    bench.seen(*named(how))
-    bench.seen(*named(how, "Succeeded"))
-    bench.vanished(migration("m1"))
-    bench.seen(instance(NODE, pods={"uid-of-forged": NODE, "uid-of-real": NODE}))
-    bench.sign("forged", episode=episode_of(bench))
-    assert bench.metrics("forged") == []
-    again = Bench(kernel=bench.kernel, clock=bench.clock, saved=bench.saved)
-    again.start(
-        endpoint_record("forged", migration="m1"),
-        objects=(instance(NODE, pods={"uid-of-forged": NODE, "uid-of-real": NODE}),),
-    )
-    assert again.state("forged") is State.REFUSED
-    assert again.metrics("forged") == []
-
-
-def test_a_forged_target_beside_the_source_leaves_the_sources_route_alone() -> None:
-    bench = Bench()
-    bench.kernel.add_link("up0")
-    pods = {"uid-of-src": NODE, "uid-of-forged": NODE}
-    bench.add_veth("src")
-    bench.start(endpoint_record("src"), objects=(migration("m1"), instance(NODE, pods=pods)))
-    bench.attach(endpoint_record("forged", migration="m1"))
-    bench.sign("forged")
-    assert bench.metrics("src") == [1024]
-    state = {"migrationUid": "m1", "sourcePod": "src", "targetPod": "real"}
-    bench.seen(instance(NODE, pods=pods, state=state))
-    assert (bench.metrics("src"), bench.metrics("forged")) == ([1024], [])

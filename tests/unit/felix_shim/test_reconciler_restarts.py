@@ -1,0 +1,127 @@
+"""The reconciler killed and started again, in every state of a live migration."""
+
+from __future__ import annotations
+
+from felix_shim.migration import State
+from tests.fakes.agent_world import (
+    NODE,
+    Bench,
+    endpoint_record,
+    instance,
+    migration,
+)
+from tests.fakes.migrating_bench import CONVERGENCE, succeed, target_bench
+
+
+def again(bench: Bench) -> Bench:
+    """The agent killed and started again; the API does not answer yet."""
+    fresh = bench.restarted()
+    fresh.listed(endpoint_record("tgt", migration="m1"))
+    return fresh
+
+
+def test_restart_in_target() -> None:
+    bench = again(target_bench())
+    assert bench.state("tgt") is State.TARGET
+    bench.sign("tgt")
+    assert bench.metrics("tgt") == [512], "the API need not be there"
+
+
+def test_restart_in_live_with_the_api_away() -> None:
+    old = target_bench()
+    old.sign("tgt")
+    bench = again(old)
+    assert bench.state("tgt") is State.LIVE
+    assert bench.metrics("tgt") == [512]
+    bench.kube_in_sync(migration("m1", source="src", target="tgt"), instance("n0"))
+    assert bench.metrics("tgt") == [512]
+
+
+def test_restart_in_time_wait_keeps_the_deadline() -> None:
+    old = target_bench()
+    old.sign("tgt")
+    succeed(old)
+    old.advance(20)
+    bench = again(old)
+    assert bench.metrics("tgt") == [512]
+    bench.kube_in_sync(migration("m1", "Succeeded", source="src", target="tgt"), instance(NODE))
+    bench.advance(9)
+    assert bench.metrics("tgt") == [512]
+    bench.advance(2)
+    assert bench.metrics("tgt") == [1024]
+
+
+def test_restart_in_departed() -> None:
+    old = Bench()
+    old.start(objects=(instance(NODE),))
+    old.attach(endpoint_record("src"))
+    old.seen(migration("m1", "Succeeded", source="src", target="tgt"), instance("n2"))
+    assert old.metrics("src") == []
+    bench = old.restarted()
+    bench.listed(endpoint_record("src"))
+    assert bench.state("src") is State.DEPARTED
+    assert bench.metrics("src") == []
+
+
+def test_restart_without_a_state_file_believes_the_kernel() -> None:
+    old = target_bench()
+    old.sign("tgt")
+    old.saved = b""
+    bench = again(old)
+    assert bench.metrics("tgt") == [512]
+    bench.kube_in_sync(migration("m1", "Succeeded", source="src", target="tgt"), instance(NODE))
+    bench.advance(2 * CONVERGENCE + 1)
+    assert bench.metrics("tgt") == [1024]
+
+
+def test_restart_amid_finished_migrations_of_the_vm_flaps_nothing() -> None:
+    old = target_bench()
+    old.sign("tgt")
+    bench = again(old)
+    bench.kernel.namespaces.changes.clear()
+    finals = [migration(f"old{n}", p) for n, p in enumerate(("Succeeded", "Failed", "Succeeded"))]
+    bench.kube_in_sync(
+        finals[2],
+        migration("m1", source="src", target="tgt"),
+        finals[0],
+        instance("n0"),
+        finals[1],
+    )
+    assert [one for one in bench.kernel.namespaces.changes if "route" in one[0]] == []
+    assert bench.state("tgt") is State.LIVE
+
+
+def test_a_saved_state_is_not_given_to_another_sandbox() -> None:
+    old = target_bench()
+    old.sign("tgt")
+    fresh = old.restarted()
+    record = endpoint_record("tgt", migration="m1", container="another")
+    fresh.listed(record)
+    assert fresh.log.of("migration_begun")[0]["remembered"] is False
+
+
+def test_a_restart_leaves_status_files_alone_until_its_rules_are_in() -> None:
+    bench = target_bench().restarted()
+    bench.nft_broken = True
+    bench.listed(endpoint_record("tgt", migration="m1"))
+    assert bench.status_writes == 0
+    bench.nft_broken = False
+    bench.advance(0.2)
+    assert bench.status
+
+
+def test_a_vm_that_came_back_is_claimed_without_its_old_migration() -> None:
+    """Its first promotion named m1; that word no longer holds once the VM was elsewhere."""
+    bench = target_bench()
+    bench.sign("tgt")
+    succeed(bench)
+    bench.seen(migration("m2", source="tgt", target="next"))
+    bench.raised("172.31.1.4")
+    assert bench.state("tgt") is State.DEPARTED
+    assert bench.owned == {}
+    bench.raised("")
+    bench.seen(migration("m2", "Failed", source="tgt", target="next"), instance(NODE))
+    assert bench.metrics("tgt") == [1024]
+    for node in (bench, again(bench)):
+        (wanted,) = node.owned.values()
+        assert "vmim-uid" not in wanted.owner
