@@ -1,4 +1,4 @@
-"""Which pool, which block: pure decisions over pools, reservations and affinities.
+"""Which block: pure decisions over a pool's range, reservations and affinities.
 
 An affinity is a node's claim on a block. It is only an index: the block's own `affinity` field
 decides who may allocate from it as its owner.
@@ -7,139 +7,24 @@ decides who may allocate from it as its owner.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from ipaddress import ip_network
 
-from libtortie.errors import InvalidInput, Malformed
-from libtortie.model import selectors
+from libtortie.model.fields import reserved_of
 from libtortie.model.ipam import AffinityState, Block, BlockAffinity, IPAddress, IPAMConfig
-from libtortie.model.keys import IPNetwork, Kind, ResourceKey
-from libtortie.model.resources import IPPool, Resource
+from libtortie.model.keys import IPNetwork
+from libtortie.model.resources import IPReservation
 
 from .block import is_empty
+from .pools import Pool, inside
 
-WORKLOAD = "Workload"
-DEFAULT_BLOCK_PREFIXLEN = {4: 26, 6: 122}
-BLOCK_PREFIXLENS = {4: range(20, 33), 6: range(116, 129)}
 DEFAULT_MAX_BLOCKS = 20
 """Blocks of a family a node may own when `maxBlocksPerHost` is 0, as in Calico."""
 RECLAIM_AGE = timedelta(minutes=1)
 """An empty block of another node may be taken over when it was claimed longer ago than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """What allocation needs to know of an IPPool."""
-
-    name: str
-    cidr: IPNetwork
-    block_prefixlen: int
-    enabled: bool
-    automatic: bool
-    allowed_uses: frozenset[str]
-    node_selector: str
-    namespace_selector: str
-
-    @property
-    def key(self) -> ResourceKey:
-        """Where the IPPool is stored."""
-        return ResourceKey(Kind.IP_POOL, self.name)
-
-    def block_of(self, address: IPAddress) -> IPNetwork:
-        """The CIDR of the pool's block around one of its addresses."""
-        return ip_network(f"{address}/{self.block_prefixlen}", strict=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The conditions under which a pool is eligible."""
-
-    version: int
-    requested: Sequence[str]
-    node_labels: Mapping[str, str]
-    namespace_labels: Mapping[str, str]
-    use: str = WORKLOAD
-
-
-def parse_pool(resource: IPPool) -> Pool:
-    """Read an IPPool. Raises `Malformed` for a CIDR or block size that can't be used."""
-    name, spec = resource.metadata.name, resource.spec
-    try:
-        cidr = ip_network(spec.cidr, strict=False)
-    except ValueError as error:
-        raise Malformed(f"IPPool {name!r}: cidr: {error}") from error
-    prefixlen = spec.block_size or DEFAULT_BLOCK_PREFIXLEN[cidr.version]
-    if prefixlen not in BLOCK_PREFIXLENS[cidr.version] or prefixlen < cidr.prefixlen:
-        raise Malformed(f"IPPool {name!r}: block size {prefixlen} does not fit {cidr}")
-    return Pool(
-        name=name,
-        cidr=cidr,
-        block_prefixlen=prefixlen,
-        enabled=not spec.disabled
-        and not resource.metadata.deletion_timestamp
-        and _allocatable(resource),
-        automatic=spec.assignment_mode == "Automatic",
-        allowed_uses=frozenset(spec.allowed_uses),
-        node_selector=spec.node_selector,
-        namespace_selector=spec.namespace_selector,
-    )
-
-
-def _allocatable(pool: IPPool) -> bool:
-    """Whether no controller marked the pool as not to be used."""
-    status = (pool.model_extra or {}).get("status")
-    conditions = status.get("conditions") if isinstance(status, Mapping) else None
-    return not any(
-        isinstance(condition, Mapping)
-        and condition.get("type") == "Allocatable"
-        and condition.get("status") == "False"
-        for condition in conditions or ()
-    )
-
-
-def eligible(pools: Iterable[Pool], wanted: Wanted) -> tuple[Pool, ...]:
-    """Pools to allocate from, in order of preference.
-
-    Requested pools (names or CIDRs) come in the order asked for and need only be enabled, of
-    the family and of the use; otherwise every pool in name order whose selectors match, except
-    those for manual assignment. Raises `InvalidInput` for a requested pool that can't be used.
-    """
-    if wanted.requested:
-        chosen = [_requested(pools := tuple(pools), text, wanted) for text in wanted.requested]
-    else:
-        chosen = [pool for pool in sorted(pools, key=lambda p: p.name) if _selected(pool, wanted)]
-    return tuple(pool for pool in chosen if wanted.use in pool.allowed_uses)
-
-
-def _requested(pools: Iterable[Pool], text: str, wanted: Wanted) -> Pool:
-    for pool in pools:
-        if text not in (pool.name, str(pool.cidr)) or not pool.enabled:
-            continue
-        if pool.cidr.version != wanted.version:
-            raise InvalidInput(f"the given pool ({text}) is not an IPv{wanted.version} pool")
-        return pool
-    raise InvalidInput(f"the given pool ({text}) does not exist, or is not enabled")
-
-
-def _selected(pool: Pool, wanted: Wanted) -> bool:
-    return (
-        pool.enabled
-        and pool.automatic
-        and pool.cidr.version == wanted.version
-        and _matches(pool.node_selector, wanted.node_labels)
-        and _matches(pool.namespace_selector, wanted.namespace_labels)
-    )
-
-
-def _matches(selector: str, labels: Mapping[str, str]) -> bool:
-    """Evaluate a selector; one that can't be read selects nothing."""
-    try:
-        return selectors.parse(selector).matches(labels)
-    except InvalidInput:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +39,7 @@ class Reservations:
 
     def enclosing(self, cidr: IPNetwork) -> IPNetwork | None:
         """A reservation that contains the whole CIDR."""
-        return next((n for n in self.networks if _inside(cidr, n)), None)
+        return next((n for n in self.networks if inside(cidr, n)), None)
 
     def exhausts(self, cidr: IPNetwork) -> bool:
         """Whether nothing in a CIDR is left, by one reservation or by several together."""
@@ -162,17 +47,10 @@ class Reservations:
         return bool(inside) and all(any(a in n for n in inside) for a in cidr)
 
 
-def parse_reservations(resources: Iterable[Resource]) -> Reservations:
-    """Read IPReservations. Raises `Malformed`: an unread reservation must not be given away."""
-    networks: list[IPNetwork] = []
-    for resource in resources:
-        spec = resource.to_wire().get("spec") or {}
-        try:
-            networks += [ip_network(text, strict=False) for text in spec.get("reservedCIDRs") or ()]
-        except (ValueError, TypeError) as error:
-            name = resource.metadata.name
-            raise Malformed(f"IPReservation {name!r}: reservedCIDRs: {error}") from error
-    return Reservations(tuple(networks))
+def parse_reservations(resources: Iterable[IPReservation]) -> Reservations:
+    """What some IPReservations keep out of automatic assignment."""
+    texts = (text for resource in resources for text in resource.spec.reserved_cidrs)
+    return Reservations(tuple(reserved_of(text) for text in texts))
 
 
 def candidates(
@@ -272,16 +150,3 @@ def reclaimable(block: Block, node: str, now: datetime) -> bool:
         return False
     claimed = block.affinity_claim_time
     return claimed is not None and now - claimed >= RECLAIM_AGE
-
-
-def pool_of(pools: Iterable[Pool], cidr: IPNetwork) -> Pool | None:
-    """The pool a block lies in."""
-    return next((pool for pool in pools if _inside(cidr, pool.cidr)), None)
-
-
-def _inside(inner: IPNetwork, outer: IPNetwork) -> bool:
-    return (
-        inner.version == outer.version
-        and inner.prefixlen >= outer.prefixlen
-        and inner.network_address in outer
-    )

@@ -9,20 +9,27 @@ existed before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
-from libtortie.errors import Conflict, InvalidInput, NoFreeAddresses, OwnerMismatch
+from libtortie.errors import (
+    Conflict,
+    InvalidInput,
+    Malformed,
+    NoFreeAddresses,
+    OwnerMismatch,
+)
 from libtortie.model.ipam import AffinityState, Block, BlockAffinity, IPAddress, IPAMConfig, Owner
-from libtortie.model.keys import Affinities, AffinityKey, BlockKey, Blocks, IPNetwork
+from libtortie.model.keys import AffinityKey, BlockKey, IPNetwork
 
 from . import affinity as rules
 from . import block as blocks
-from .affinity import WORKLOAD, Pool, Reservations, Standing
+from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
+from .pools import WORKLOAD, Pool, Wanted, described, eligible, pool_of, serves
 from .transaction import Transaction
 
 
@@ -47,7 +54,10 @@ class Claim:
 
 @dataclass(slots=True)
 class Allocator:
-    """Decides for one node within one transaction. `pools` are all pools that can be read."""
+    """Decides for one node within one transaction.
+
+    `pools` are all pools that can be read, `broken` says what is wrong with each of the others.
+    """
 
     tx: Transaction
     node: str
@@ -55,41 +65,57 @@ class Allocator:
     config: IPAMConfig
     pools: Sequence[Pool]
     reservations: Reservations
+    broken: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     tidy: list[AffinityKey] = field(default_factory=list)
-    """Affinities of this node found to be false or half deleted: to be removed, when possible."""
+    """What this node has for nothing (`tidy`): to be removed, when possible."""
+    unreadable: list[str] = field(default_factory=list)
+    """Blocks that were looked at and cannot be read, by name."""
 
-    def pick(self, wanted: rules.Wanted) -> Pick | Claim:
+    def pick(self, wanted: Wanted) -> Pick | Claim:
         """An address of a family. Raises `NoFreeAddresses`, `InvalidInput` (requested pools)."""
-        pools = rules.eligible(self.pools, wanted)
+        pools = eligible(self.pools, wanted)
         if not pools:
             raise NoFreeAddresses(
                 f"no IPv{wanted.version} pool is eligible on node {self.node} "
-                f"for use {wanted.use} (pools: {_names(self.pools) or 'none'})"
+                f"for use {wanted.use} (pools: {described(self.pools) or 'none'}){self._unread()}"
             )
         owned, unfinished = self._own(pools)
         decision = (
             self._first_free(pools, owned)
-            or self._claim(pools, owned, unfinished)
-            or self._borrow(pools)
+            or self._fresh(pools, owned, unfinished)
+            or self._search(pools, owned)
         )
         if decision is None:
             raise NoFreeAddresses(self._exhausted(wanted.version, pools, owned))
         return decision
 
-    def pick_address(self, address: IPAddress, owner: Owner, gone: OwnerGone) -> Pick | Claim:
+    def pick_address(
+        self, address: IPAddress, owner: Owner, gone: OwnerGone, use: str = WORKLOAD
+    ) -> Pick | Claim:
         """One particular address; reservations and selectors don't count.
 
-        Raises `InvalidInput` (in no enabled pool), `OwnerMismatch` (held, or in another node's
-        block under strict affinity), `NoFreeAddresses` (cooling down).
+        Raises `InvalidInput` (in no enabled pool of the use, or in a block of another size),
+        `OwnerMismatch` (held, or in another node's block under strict affinity),
+        `NoFreeAddresses` (cooling down).
         """
-        pool = next((p for p in self.pools if address in p.cidr and p.enabled), None)
-        if pool is None or WORKLOAD not in pool.allowed_uses:
-            raise InvalidInput(f"{address} is not in an enabled pool for workloads")
+        around = [pool for pool in self.pools if address in pool.cidr]
+        pool = next((p for p in around if p.enabled and use in p.allowed_uses), None)
+        if pool is None:
+            where = f" (in pools: {described(around)})" if around else ""
+            raise InvalidInput(
+                f"{address} is not in an enabled pool for use {use}{where}{self._unread()}"
+            )
         cidr = pool.block_of(address)
         block = self._block(cidr)
         if block is None:
             if self.tx.block(cidr) is not None:
                 raise Conflict(f"block {cidr} is being deleted")
+            if odd := [c for c in self.tx.block_names(cidr.version) if c.overlaps(cidr)]:
+                raise InvalidInput(
+                    f"{address}: a block {cidr} of pool {pool.name} would overlap block {odd[0]}, "
+                    "which is of another size and still in use"
+                )
             return Claim(pool, blocks.new_block(cidr, node=self.node, now=self.now))
         if block.node != self.node and self.config.strict_affinity:
             if block.affinity is None:
@@ -103,7 +129,7 @@ class Allocator:
 
     def _block(self, cidr: IPNetwork) -> Block | None:
         """A block with its rested ordinals free; one that is being deleted is left alone."""
-        block = self.tx.block(cidr)
+        block = self.tx.glance(BlockKey(cidr), Block)
         if block is None or block.deleted:
             return None
         return blocks.expire_cooldown(block, now=self.now, cooldown=self.config.cooldown_seconds)
@@ -111,97 +137,111 @@ class Allocator:
     def _own(self, pools: Sequence[Pool]) -> tuple[list[IPNetwork], list[IPNetwork]]:
         """Blocks this node owns in some pools, and claims it may finish; in pool order."""
         found: dict[Standing, list[IPNetwork]] = {kind: [] for kind in Standing}
-        for record in self.tx.listing(Affinities(self.node)).records:
-            if not isinstance(record.key, AffinityKey):
+        for key in self.tx.affinities(self.node):
+            if pool_of(pools, key.cidr) is None:
+                self._consider(key)
                 continue
-            cidr = record.key.cidr
-            if rules.pool_of(pools, cidr) is None:
-                continue
-            claim = self.tx.affinity(record.key) or BlockAffinity()
-            kind = rules.standing(claim, self.tx.block(cidr), self.node)
-            found[kind].append(cidr)
+            claim = self.tx.glance(key, BlockAffinity) or BlockAffinity()
+            block = self.tx.glance(BlockKey(key.cidr), Block)
+            kind = rules.standing(claim, block, self.node)
+            found[kind].append(key.cidr)
             if kind in (Standing.FALSE, Standing.LEAVING):
-                self.tidy.append(record.key)
+                self.tidy.append(key)
         ranked = [_by_pool(pools, found[k]) for k in (Standing.OWNED, Standing.UNFINISHED)]
         return ranked[0], ranked[1]
 
+    def _consider(self, key: AffinityKey) -> None:
+        """Give an affinity up whose pool is gone or has other nodes, if its block is empty."""
+        if self.broken or serves(key.cidr, self.pools, self.labels):
+            return
+        block = self._block(key.cidr)
+        if block is None or (block.node == self.node and blocks.is_empty(block)):
+            self.tidy.append(key)
+
     def _first_free(self, pools: Sequence[Pool], cidrs: Iterable[IPNetwork]) -> Pick | None:
         for cidr in cidrs:
-            block, pool = self._block(cidr), rules.pool_of(pools, cidr)
-            if block is None or pool is None:
-                continue
-            ordinal = next(blocks.free_ordinals(block, self.reservations.covers), None)
-            if ordinal is not None:
-                return Pick(pool, cidr, ordinal)
+            block = self._block(cidr)
+            if block is not None and (pick := self._pick_in(pools, block)):
+                return pick
         return None
 
-    def _claim(
-        self, pools: Sequence[Pool], owned: Sequence[IPNetwork], unfinished: Sequence[IPNetwork]
-    ) -> Pick | Claim | None:
-        existing = dict(self._existing(pools[0].cidr.version))
-        lost = [c for c, b in existing.items() if b.node == self.node and c not in owned]
-        if again := self._first_free(pools, _by_pool(pools, lost)):
-            return again
-        if not self.config.auto_allocate_blocks or self._at_limit(owned):
-            return None
-        return self._fresh(pools, existing, unfinished) or self._reclaim(pools, existing)
+    def _pick_in(self, pools: Sequence[Pool], block: Block) -> Pick | None:
+        pool = pool_of(pools, block.cidr)
+        ordinal = next(blocks.free_ordinals(block, self.reservations.covers), None)
+        return None if pool is None or ordinal is None else Pick(pool, block.cidr, ordinal)
 
     def _fresh(
         self,
         pools: Sequence[Pool],
-        existing: dict[IPNetwork, Block],
+        owned: Sequence[IPNetwork],
         unfinished: Sequence[IPNetwork],
     ) -> Claim | None:
-        for cidr in (*unfinished, *self._candidates(pools, existing)):
-            pool = rules.pool_of(pools, cidr)
-            if pool and cidr not in existing and not self.reservations.exhausts(cidr):
+        """A place where no block is: found by the names of those that are, not by their values."""
+        if not self._may_claim(owned):
+            return None
+        taken = dict.fromkeys(self.tx.block_names(pools[0].cidr.version))
+        for cidr in (*unfinished, *self._candidates(pools, taken)):
+            pool = pool_of(pools, cidr)
+            if pool and cidr not in taken and not self.reservations.exhausts(cidr):
                 return Claim(pool, blocks.new_block(cidr, node=self.node, now=self.now))
         return None
 
     def _candidates(
-        self, pools: Sequence[Pool], existing: dict[IPNetwork, Block]
+        self, pools: Sequence[Pool], taken: Mapping[IPNetwork, None]
     ) -> Iterator[IPNetwork]:
         """The first candidate of each pool, in pool order."""
         for pool in pools:
             walk = rules.candidates(
                 pool,
                 node=self.node,
-                taken=existing.keys(),
+                taken=taken.keys(),
                 reservations=self.reservations,
                 now=self.now,
             )
             yield from islice(walk, 1)
 
-    def _reclaim(self, pools: Sequence[Pool], existing: dict[IPNetwork, Block]) -> Claim | None:
-        for cidr in _by_pool(pools, existing):
-            block, pool = self._block(cidr), rules.pool_of(pools, cidr)
-            if block is None or pool is None or self.reservations.exhausts(cidr):
-                continue
-            if rules.reclaimable(block, self.node, self.now):
-                loser = AffinityKey(block.node, cidr) if block.node else None
-                return Claim(pool, blocks.claim_for(block, self.node, self.now), loser)
-        return None
+    def _search(self, pools: Sequence[Pool], owned: Sequence[IPNetwork]) -> Pick | Claim | None:
+        """Look at every block: for one of this node without an affinity, for one that may be taken
+        over, and only then for one to borrow from."""
+        borrowed: Pick | None = None
+        for block in self._others(pools):
+            pick = self._pick_in(pools, block)
+            if pick is not None and block.node == self.node and block.cidr not in owned:
+                return pick
+            if self._may_claim(owned) and (claim := self._take_over(pools, block)):
+                return claim
+            borrowed = borrowed or pick
+        return None if self.config.strict_affinity else borrowed
 
-    def _borrow(self, pools: Sequence[Pool]) -> Pick | None:
-        if self.config.strict_affinity:
-            return None
-        cidrs = [cidr for cidr, _ in self._existing(pools[0].cidr.version)]
+    def _others(self, pools: Sequence[Pool]) -> Iterator[Block]:
+        """Every block of some pools, in pool order, from a start that depends on the node."""
+        cidrs = self.tx.block_names(pools[0].cidr.version)
         turn = rules.fnv1(self.node) % len(cidrs) if cidrs else 0
-        return self._first_free(pools, _by_pool(pools, cidrs[turn:] + cidrs[:turn]))
+        for found in self.tx.scan(_by_pool(pools, cidrs[turn:] + cidrs[:turn])):
+            if isinstance(found, Malformed):
+                self.unreadable.append(str(found))
+            elif not found.deleted:
+                yield blocks.expire_cooldown(
+                    found, now=self.now, cooldown=self.config.cooldown_seconds
+                )
 
-    def _existing(self, version: int) -> list[tuple[IPNetwork, Block]]:
-        """The blocks that can be read. Claiming another's place is `Malformed`: it is read then."""
-        return [
-            (record.key.cidr, record.value)
-            for record in self.tx.listing(Blocks(version)).records
-            if isinstance(record.key, BlockKey) and isinstance(record.value, Block)
-        ]
+    def _take_over(self, pools: Sequence[Pool], block: Block) -> Claim | None:
+        pool = pool_of(pools, block.cidr)
+        if pool is None or self.reservations.exhausts(block.cidr):
+            return None
+        if not rules.reclaimable(block, self.node, self.now):
+            return None
+        loser = AffinityKey(block.node, block.cidr) if block.node else None
+        return Claim(pool, blocks.claim_for(block, self.node, self.now), loser)
+
+    def _may_claim(self, owned: Sequence[IPNetwork]) -> bool:
+        return self.config.auto_allocate_blocks and not self._at_limit(owned)
 
     def _at_limit(self, owned: Sequence[IPNetwork]) -> bool:
         return len(owned) >= rules.block_limit(self.config)
 
     def _exhausted(self, version: int, pools: Sequence[Pool], owned: Sequence[IPNetwork]) -> str:
-        why = [f"no free IPv{version} address for node {self.node} in pools {_names(pools)}"]
+        why = [f"no free IPv{version} address for node {self.node} in pools {described(pools)}"]
         if not self.config.auto_allocate_blocks:
             why.append("new blocks are not allocated automatically")
         elif self._at_limit(owned):
@@ -209,12 +249,27 @@ class Allocator:
             why.append(f"cannot allocate new block due to per host block limit ({limit})")
         if self.config.strict_affinity:
             why.append("affinity is strict, so no address is borrowed from other nodes")
-        why += [f"not readable: {name}" for name in self.tx.listing(Blocks(version)).malformed]
-        return "; ".join(why)
+        ranges = [pool.cidr for pool in pools]
+        odd = [
+            str(cidr)
+            for cidr in self.tx.block_names(version)
+            if pool_of(pools, cidr) is None and any(cidr.overlaps(one) for one in ranges)
+        ]
+        if odd:
+            why.append(f"blocks of another size are in the way: {', '.join(odd)}")
+        why += [f"not readable: {name}" for name in self.unreadable]
+        return "; ".join(why) + self._unread()
+
+    def _unread(self) -> str:
+        return "".join(f"; not readable: {reason}" for reason in self.broken)
 
 
 def stage_claim(tx: Transaction, claim: Claim, node: str) -> None:
-    """Affinity first, as pending; then the block; last the affinity of the node that lost it."""
+    """Affinity first, as pending; then the block; last the affinity of the node that lost it.
+
+    Only while the pool is what it was: a pool that has taken its place may have other blocks.
+    """
+    tx.guard(claim.pool.key)
     pending = BlockAffinity(state=AffinityState.PENDING)
     tx.put(AffinityKey(node, claim.block.cidr), pending)
     tx.put(BlockKey(claim.block.cidr), claim.block)
@@ -292,8 +347,4 @@ def _evict(block: Block, ordinal: int, owner: Owner, gone: OwnerGone) -> str:
 def _by_pool(pools: Sequence[Pool], cidrs: Iterable[IPNetwork]) -> list[IPNetwork]:
     """CIDRs that lie in some pools, those of the first pool first, else in the order given."""
     cidrs = tuple(cidrs)
-    return [cidr for pool in pools for cidr in cidrs if rules.pool_of([pool], cidr) is not None]
-
-
-def _names(pools: Iterable[Pool]) -> str:
-    return ", ".join(pool.name for pool in pools)
+    return [cidr for pool in pools for cidr in cidrs if pool_of([pool], cidr) is not None]

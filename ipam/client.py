@@ -1,66 +1,49 @@
 """IPAMClient: assign, claim, disown, promote, release.
 
-Each operation is a decision over one `Transaction`, run by the compare-and-swap loop in
-`attempts`, the only one there is. It promises: no address has two holders; block, handle and
-affinity change in one commit; an operation whose answer was lost finds its own work when it is
-repeated; a request for two families gets both or none. Nothing is kept between calls but a
-lock, which keeps this node's allocations from racing each other for one block.
+Each operation is a decision over one `Transaction`. It promises: no address has two holders;
+block, handle and affinity change in one commit; an operation whose answer was lost finds its own
+work when it is repeated; a request for two families gets both or none.
+
+On a store with transactions, operations that wait at the same time share a commit (`batch`), and
+what is remembered of the store (`cache`) takes the place of reads: then the commit validates it.
+What that cannot do, and everything on other stores, goes through the compare-and-swap loop in
+`attempts`. This node's allocations never race each other for one block.
 """
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 from libtortie.datastore.port import Datastore
 from libtortie.errors import TortieError
 from libtortie.model.ipam import IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import AffinityKey, BlockKey, Blocks, IPNetwork
 
-from . import affinity, ownership, vm
-from .allocate import (
-    Allocator,
-    Claim,
-    Pick,
-    stage_claim,
-    stage_confirmations,
-    stage_picks,
-)
+from . import ownership, tidy, vm
+from .assign import Assignment
 from .attempts import AGAIN, DEFAULT_RETRY, Again, Attempts, Progress, Retry
+from .batch import Alone, Batches, Operation, Raised
+from .cache import Cache
 from .holdings import heal, holdings
 from .ownership import OwnerGone, Owners, PodLives, nobody_is_gone, nobody_lives
-from .request import AddressRequest, Allocation, allocations, missing_families
-from .settings import (
-    read_config,
-    read_node_labels,
-    read_pools,
-    read_reservations,
-    require_ready,
-)
+from .reads import Reads, prepare
+from .request import AddressRequest, Allocation, allocations
+from .settings import read_config, read_pools, require_ready
 from .transaction import Transaction
 from .witness import Witness, answered
 
 __all__ = ["AddressRequest", "Allocation", "IPAMClient", "Retry"]
 
+T = TypeVar("T")
+
 CLEAN_UP = Retry(attempts=10, seconds=5.0)
 """A failed allocation's undo has time of its own."""
-
-
-@dataclass(slots=True)
-class _Job:
-    """One allocation: what is asked, and what was learnt over its attempts."""
-
-    handle_id: str
-    owner: Owner
-    want: AddressRequest
-    change: Callable[[Owners], Owners]
-    gone: OwnerGone
-    progress: Progress = field(default_factory=Progress)
-    before: frozenset[IPAddress] | None = None
-    tidy: list[AffinityKey] = field(default_factory=list)
 
 
 class IPAMClient:
@@ -81,8 +64,16 @@ class IPAMClient:
         self._node = node
         self._now = now
         self._node_labels = dict(node_labels or {})
-        self._loop = Attempts(store, retry, monotonic, sleep)
         self._lock = threading.Lock()
+        cache = Cache(node) if store.atomic else None
+        self._loop = Attempts(store, retry, monotonic, sleep, cache)
+        self._batches = Batches(store, node, cache, self._lock) if cache else None
+
+    def with_retry(self, retry: Retry) -> IPAMClient:
+        """The same client, which knows the same, for operations of another patience."""
+        other = copy.copy(self)
+        other._loop = replace(self._loop, retry=retry)
+        return other
 
     def config(self) -> IPAMConfig:
         """The datastore's configuration. Raises what the store raises; it never guesses.
@@ -125,8 +116,8 @@ class IPAMClient:
         Raises `NoFreeAddresses`, `OwnerMismatch`, `InvalidInput`, `Conflict`, `Unavailable`.
         """
         gone = Witness(previous_owner_gone)
-        job = _Job(handle_id, owner, want, lambda owners: owners, gone)
-        return self._allocate(job, gone)
+        job = self._assignment(handle_id, owner, want, lambda owners: owners, gone)
+        return self._allocate(job, gone, new=True)
 
     def claim_vm(
         self,
@@ -150,7 +141,7 @@ class IPAMClient:
         def change(owners: Owners) -> Owners:
             return ownership.claim(owners, owner, gone, lives)
 
-        job = _Job(handle_id, owner, want, change, nobody_is_gone)
+        job = self._assignment(handle_id, owner, want, change, nobody_is_gone)
         return self._allocate(job, gone, lives)
 
     def claim_vm_target(
@@ -171,10 +162,12 @@ class IPAMClient:
         lives = Witness(rival_lives)
 
         def attempt() -> tuple[Allocation, ...]:
-            return self._loop.run(
+            operation = Operation(
                 f"claim {handle_id} for a target",
+                Reads(handle_id),
                 lambda tx: vm.claim_target(tx, handle_id, owner, lives, named=named),
             )
+            return self._run(operation)
 
         return answered(attempt, lives)
 
@@ -185,8 +178,12 @@ class IPAMClient:
         the pod in which the VM is seen to run, whatever migrated. Raises `OwnerMismatch`
         (final), `Conflict` or `Unavailable` (try again).
         """
-        return self._loop.run(
-            f"promote in {handle_id}", lambda tx: vm.promote(tx, handle_id, target)
+        return self._run(
+            Operation(
+                f"promote in {handle_id}",
+                Reads(handle_id),
+                lambda tx: vm.promote(tx, handle_id, target),
+            )
         )
 
     def seats_of(self, container_id: str) -> tuple[tuple[str, Owner], ...]:
@@ -204,132 +201,106 @@ class IPAMClient:
         handle is success.
         """
         freed = False
+        progress = Progress()
 
         def decide(tx: Transaction) -> bool | Again:
             nonlocal freed
             result = vm.disown(tx, handle_id, owner, vm_deleting=vm_deleting, now=self._now())
             if result is None:
-                return freed  # by an attempt of ours whose answer was lost
+                return freed and progress.uncertain  # by an attempt whose answer was lost
             freed = result is True
             return result
 
-        return self._loop.run(f"disown {handle_id}", decide)
+        return self._run(Operation(f"disown {handle_id}", Reads(handle_id), decide, progress))
 
     def release(self, handle_id: str) -> tuple[IPAddress, ...]:
         """Free everything a handle holds and return it; () for an unknown handle."""
         freed: dict[IPAddress, None] = {}
+        progress = Progress()
 
         def decide(tx: Transaction) -> Again | None:
             require_ready(tx)
             found = holdings(tx, handle_id)
             if heal(tx, found):
                 return AGAIN
+            if not progress.uncertain:
+                freed.clear()
             freed.update(dict.fromkeys(item.address for item in found.held))
             vm.stage_release(tx, found, found.held, now=self._now())
             return None
 
-        self._loop.run(f"release {handle_id}", decide)
+        self._run(Operation(f"release {handle_id}", Reads(handle_id), decide, progress))
         return tuple(freed)
 
-    def _allocate(self, job: _Job, *witnesses: Witness) -> tuple[Allocation, ...]:
+    def _assignment(
+        self,
+        handle_id: str,
+        owner: Owner,
+        want: AddressRequest,
+        change: Callable[[Owners], Owners],
+        gone: OwnerGone,
+    ) -> Assignment:
+        return Assignment(
+            self._node, self._node_labels, self._now, handle_id, owner, want, change, gone
+        )
+
+    def _allocate(
+        self, job: Assignment, *witnesses: Witness, new: bool = False
+    ) -> tuple[Allocation, ...]:
+        operation = Operation(
+            f"allocate for {job.handle_id}",
+            Reads(job.handle_id, allocates=True, new=new),
+            job.decide,
+        )
         try:
-            got = answered(
-                lambda: self._loop.run(
-                    f"allocate for {job.handle_id}",
-                    lambda tx: self._decide(tx, job),
-                    progress=job.progress,
-                    lock=self._lock,
-                ),
-                *witnesses,
-            )
+            got = answered(lambda: self._run(operation), *witnesses)
         except TortieError:
-            if job.progress.uncertain and job.before is not None:
-                self._undo(job, job.before)
+            if operation.progress.uncertain and job.picked:
+                self._undo(job)
             raise
         self._tidy(job.tidy)
         return got
 
-    def _decide(self, tx: Transaction, job: _Job) -> tuple[Allocation, ...] | Again:
-        require_ready(tx)
-        found = holdings(tx, job.handle_id)
-        if job.before is None:
-            job.before = frozenset(item.address for item in found.held)
-        if heal(tx, found):
-            return AGAIN
-        vm.change_owners(tx, found, job.change)
-        missing = missing_families(found, job.want)
-        if missing:
-            tx_config, now = read_config(tx), self._now()
-            pools, _ = read_pools(tx)  # one that cannot be read gives nothing; others do
-            allocator = Allocator(tx, self._node, now, tx_config, pools, read_reservations(tx))
-            picks = self._pick(allocator, job, missing)
-            job.tidy = allocator.tidy
-            if picks is None:
-                return AGAIN
-            stage_picks(
-                tx,
-                picks,
-                handle_id=job.handle_id,
-                owner=job.owner,
-                now=now,
-                cooldown=tx_config.cooldown_seconds,
-            )
-        held = holdings(tx, job.handle_id)
-        stage_confirmations(tx, self._node, held.counts)
-        return allocations(held)
+    def _run(self, operation: Operation[T]) -> T:
+        """Together with others, or else alone."""
+        verdict = self._batches.run(operation) if self._batches is not None else Alone()
+        if isinstance(verdict, Raised):
+            raise verdict.error
+        if not isinstance(verdict, Alone):
+            return verdict.value
 
-    def _pick(self, allocator: Allocator, job: _Job, versions: Iterable[int]) -> list[Pick] | None:
-        """A pick for each family; None when blocks have to be claimed first (then staged)."""
-        labels = read_node_labels(allocator.tx, self._node, self._node_labels)
-        decisions: list[Pick | Claim] = []
-        for version in versions:
-            address = job.want.explicit(version)
-            if address is not None:
-                decisions.append(allocator.pick_address(address, job.owner, job.gone))
-                continue
-            wanted = affinity.Wanted(
-                version, job.want.pools(version), labels, job.want.namespace_labels
-            )
-            decisions.append(allocator.pick(wanted))
-        claims = [decision for decision in decisions if isinstance(decision, Claim)]
-        for claim in claims:
-            stage_claim(allocator.tx, claim, self._node)
-        return None if claims else [d for d in decisions if isinstance(d, Pick)]
+        def decide(tx: Transaction) -> T | Again:
+            if tx.atomic:  # elsewhere each key is a request: those that turn out to be needed
+                prepare(tx, self._node, [operation.reads])
+            return operation.decide(tx)
 
-    def _undo(self, job: _Job, keep: frozenset[IPAddress]) -> None:
+        return self._loop.run(
+            operation.what,
+            decide,
+            progress=operation.progress,
+            lock=self._lock,
+            failed=verdict.failed,
+        )
+
+    def _undo(self, job: Assignment) -> None:
         """Give back what a failed allocation may have stored.
 
         If that fails too, the handle still names it: the attachment's DEL frees it.
         """
-
-        def decide(tx: Transaction) -> Again | None:
-            found = holdings(tx, job.handle_id)
-            if heal(tx, found):
-                return AGAIN
-            ours = [
-                item
-                for item in found.held
-                if item.address not in keep
-                and ownership.same_sandbox(item.attribute.active, job.owner)
-            ]
-            vm.stage_release(tx, found, ours, now=self._now())
-            return None
-
         try:
-            replace(self._loop, retry=CLEAN_UP).run(f"undo {job.handle_id}", decide)
+            replace(self._loop, retry=CLEAN_UP).run(f"undo {job.handle_id}", job.undo)
         except TortieError:
             return
 
     def _tidy(self, keys: Iterable[AffinityKey]) -> None:
-        """Delete false affinities; one that resists does no harm, it is never trusted."""
+        """Give up what is kept for nothing; what resists does no harm, it is never trusted."""
         for key in keys:
+            known = self._node_labels if key.node == self._node else {}
             try:
-                tx = Transaction(self._store)
-                claim, block = tx.affinity(key), tx.block(key.cidr)
-                if claim and affinity.is_void(claim, block, self._node):
-                    tx.guard(BlockKey(key.cidr))
-                    tx.remove(key)
-                    tx.commit()
+                tx = Transaction(self._store, self._loop.cache)
+                tx.prefetch([key, BlockKey(key.cidr)])
+                tidy.stage(tx, key, known, self._now())
+                tx.commit()
             except TortieError:
                 continue
 

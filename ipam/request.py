@@ -10,6 +10,7 @@ from libtortie.model.ipam import IPAddress, Owner
 from libtortie.model.keys import IPNetwork
 
 from .holdings import Holdings
+from .pools import WORKLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class AddressRequest:
 
     `ipv4_pools` and `ipv6_pools` hold pool names or CIDRs; empty means every eligible pool.
     `addresses` are explicit (at most one per family): then these and nothing else are wanted.
+    `use` is what a pool must allow: a workload's address, or a node's own.
     """
 
     ipv4: bool = True
@@ -26,6 +28,7 @@ class AddressRequest:
     ipv6_pools: tuple[str, ...] = ()
     addresses: tuple[IPAddress, ...] = ()
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    use: str = WORKLOAD
 
     def families(self) -> tuple[int, ...]:
         """The families wanted, IPv4 first. Raises `InvalidInput` for none, or two of one."""

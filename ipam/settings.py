@@ -14,22 +14,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from libtortie.errors import Malformed, Unavailable
+from libtortie.errors import Unavailable
 from libtortie.model.ipam import IPAMConfig, Persistence
 from libtortie.model.keys import IPAMConfigKey, Kind, ResourceKey, Resources
 from libtortie.model.resources import (
     ClusterInformation,
     IPAMConfiguration,
     IPPool,
+    IPReservation,
     Node,
-    Resource,
 )
 
-from .affinity import Pool, Reservations, parse_pool, parse_reservations
+from .affinity import Reservations, parse_reservations
+from .pools import Pool, parse_pool, settled
 from .transaction import Transaction
 
+POOLS = Resources(Kind.IP_POOL)
+RESERVATIONS = Resources(Kind.IP_RESERVATION)
 CONFIGURATION = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
-_CLUSTER = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
+CLUSTER = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
 
 NOT_READY = "Tortie is currently not ready to process requests"
 
@@ -81,33 +84,36 @@ def stored_persistence(tx: Transaction) -> Setting:
 
 def require_ready(tx: Transaction) -> None:
     """Refuse to work on a locked datastore. Raises `NotReady`, an `Unavailable`."""
-    tx.guard(_CLUSTER)
-    cluster = tx.value(_CLUSTER, ClusterInformation)
+    tx.guard(CLUSTER)
+    cluster = tx.value(CLUSTER, ClusterInformation)
     if cluster is not None and cluster.spec.datastore_ready is False:
         raise NotReady(NOT_READY)
 
 
 def read_pools(tx: Transaction) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
-    """Every pool that can be used, and what is wrong with each of the others, by name."""
-    pools: list[Pool] = []
-    listing = tx.listing(Resources(Kind.IP_POOL))
-    broken = list(listing.malformed)
-    for record in listing.records:
-        if isinstance(record.value, IPPool):
-            try:
-                pools.append(parse_pool(record.value))
-            except Malformed as error:
-                broken.append(str(error))
-    return tuple(pools), tuple(broken)
+    """Every pool that can be read, and what is wrong with each of the others, by name."""
+    listing = tx.listing(POOLS)
+    tx.guard_recalled_listing(POOLS)
+
+    def parse() -> tuple[Pool, ...]:
+        found = [one.value for one in listing.records if isinstance(one.value, IPPool)]
+        return settled(map(parse_pool, found))
+
+    return tx.noted("pools", parse), listing.malformed
 
 
 def read_reservations(tx: Transaction) -> Reservations:
-    """Addresses kept out of automatic assignment.
+    """Addresses kept out of automatic assignment; the commit requires that none was added.
 
     Raises `Malformed` for any that cannot be read: what it reserves must not be given away.
     """
-    records = tx.records(Resources(Kind.IP_RESERVATION))
-    return parse_reservations(r.value for r in records if isinstance(r.value, Resource))
+    records = tx.records(RESERVATIONS)
+    tx.guard_listing(RESERVATIONS)
+
+    def parse() -> Reservations:
+        return parse_reservations(r.value for r in records if isinstance(r.value, IPReservation))
+
+    return tx.noted("reservations", parse)
 
 
 def read_node_labels(tx: Transaction, node: str, known: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from datetime import UTC, timedelta
 from ipaddress import collapse_addresses
 from typing import Any
 
-from ipam.affinity import Pool
+from ipam.pools import Pool
 from ipam.settings import Setting
 from libtortie.model.ipam import Attribute, Block, IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import IPNetwork

@@ -9,19 +9,29 @@ pointer, left out only when it is None, so that an explicit `false`, `0` or `[]`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 
 from libtortie.errors import Malformed
+from libtortie.model.fields import (
+    AllowedUses,
+    ASNumber,
+    AssignmentMode,
+    Encapsulation,
+    NetworkText,
+    ReservedText,
+    block_size_of,
+)
 from libtortie.model.keys import Kind, ResourceKey
 
 API_VERSION = "projectcalico.org/v3"
@@ -70,21 +80,6 @@ def _plain(value: Any) -> Any:
 
 def _empty(value: Any) -> bool:
     return value is None or value is False or value == 0 or value in ("", [], {})
-
-
-def _as_number(value: Any) -> Any:
-    """AS numbers are also read as `"64512"` and dotted `"1.10"` (RFC 5396 asdot)."""
-    if not isinstance(value, str):
-        return value
-    high, dot, low = value.partition(".")
-    if not dot:
-        return int(value)
-    if not (0 <= int(high) < 1 << 16 and 0 <= int(low) < 1 << 16):
-        raise ValueError(f"{value!r} is not an AS number")
-    return int(high) << 16 | int(low)
-
-
-ASNumber = Annotated[int, BeforeValidator(_as_number), Field(ge=0, lt=1 << 32)]
 
 
 class OwnerReference(Wire):
@@ -143,26 +138,54 @@ class GenericResource(Resource):
 
 
 class IPPoolSpec(Wire):
-    """`IPPool.spec`."""
+    """`IPPool.spec`; what older writers left out is filled in with Calico's stored defaults."""
 
-    cidr: str
-    vxlan_mode: Literal["Never", "Always", "CrossSubnet"] = "Never"
-    ipip_mode: Literal["Never", "Always", "CrossSubnet"] = "Never"
+    cidr: NetworkText
+    vxlan_mode: Encapsulation = "Never"
+    ipip_mode: Encapsulation = "Never"
     nat_outgoing: bool = False
     disabled: bool = False
     block_size: int = 0
     node_selector: str = "all()"
     namespace_selector: str = ""
     disable_bgp_export: bool = Field(default=False, alias="disableBGPExport")
-    allowed_uses: tuple[str, ...] = ("Workload", "Tunnel")
-    assignment_mode: Literal["Automatic", "Manual"] = "Automatic"
+    allowed_uses: AllowedUses = ("Workload", "Tunnel")
+    assignment_mode: AssignmentMode = "Automatic"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checked_size(cls, data: Any) -> Any:
+        """An absent size is checked under its own name, too."""
+        if not isinstance(data, Mapping) or any(data.get(k) for k in ("blockSize", "block_size")):
+            return data
+        return {**data, "blockSize": 0}
+
+    @field_validator("block_size")
+    @classmethod
+    def _fits(cls, stored: int, info: ValidationInfo) -> int:
+        """26 or 122 where none is stored; a CIDR that cannot be read is its own error."""
+        cidr = info.data.get("cidr")
+        return stored if cidr is None else block_size_of(stored, cidr)
 
 
 class IPPool(Resource):
-    """A range of addresses; `blockSize` 0 means 26 (IPv4) or 122 (IPv6)."""
+    """A range of addresses."""
 
     kind: Literal["IPPool"] = "IPPool"
     spec: IPPoolSpec
+
+
+class IPReservationSpec(Wire):
+    """`IPReservation.spec`: networks and single addresses."""
+
+    reserved_cidrs: tuple[ReservedText, ...] = Field(default=(), alias="reservedCIDRs")
+
+
+class IPReservation(Resource):
+    """Addresses that are never assigned automatically."""
+
+    kind: Literal["IPReservation"] = "IPReservation"
+    spec: IPReservationSpec = IPReservationSpec()
 
 
 class IPAMConfigurationSpec(Wire):
@@ -232,10 +255,22 @@ class NodeBGP(Wire):
     route_reflector_cluster_id: str = Field(default="", alias="routeReflectorClusterID")
 
 
+class NodeWireguard(Wire):
+    """`Node.spec.wireguard`: the addresses of the WireGuard interfaces."""
+
+    interface_ipv4_address: str = Field(default="", alias="interfaceIPv4Address")
+    interface_ipv6_address: str = Field(default="", alias="interfaceIPv6Address")
+
+
 class NodeSpec(Wire):
     """`Node.spec`."""
 
     bgp: NodeBGP | None = None
+    ipv4_vxlan_tunnel_addr: str = Field(default="", alias="ipv4VXLANTunnelAddr")
+    vxlan_tunnel_mac_addr: str = Field(default="", alias="vxlanTunnelMACAddr")
+    ipv6_vxlan_tunnel_addr: str = Field(default="", alias="ipv6VXLANTunnelAddr")
+    vxlan_tunnel_mac_addr_v6: str = Field(default="", alias="vxlanTunnelMACAddrV6")
+    wireguard: NodeWireguard | None = None
 
 
 class NodeStatus(Wire):
@@ -362,6 +397,7 @@ class Tier(Resource):
 
 _MODELS: dict[Kind, type[Resource]] = {
     Kind.IP_POOL: IPPool,
+    Kind.IP_RESERVATION: IPReservation,
     Kind.IPAM_CONFIGURATION: IPAMConfiguration,
     Kind.WORKLOAD_ENDPOINT: WorkloadEndpoint,
     Kind.NODE: Node,
@@ -384,4 +420,5 @@ def parse_resource(kind: Kind, data: Mapping[str, Any]) -> Resource:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise Malformed(f"{kind} {name!r}: {where}: {first['msg']}") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise Malformed(f"{kind} {name!r}: {where}: {reason}") from error

@@ -179,9 +179,14 @@ def test_what_cannot_be_read_is_named(ctl: Ctl) -> None:
     assert "tiers/bad" in done.stderr
 
 
-def spoil(ctl: Ctl, key: Key) -> None:
+ODD_POOL = (
+    b'{"kind":"IPPool","metadata":{"name":"odd"},"spec":{"cidr":"10.67.0.0/24","blockSize":99}}'
+)
+
+
+def spoil(ctl: Ctl, key: Key, data: bytes = b"x") -> None:
     connection = sqlite3.connect(ctl.path)
-    connection.execute("UPDATE kv SET data = x'78' WHERE path = ?", (path_of(key),))
+    connection.execute("UPDATE kv SET data = ? WHERE path = ?", (data, path_of(key)))
     connection.commit()
     connection.close()
 
@@ -268,15 +273,16 @@ def test_a_block_that_cannot_be_read_is_not_counted_over(ctl: Ctl) -> None:
 def test_a_pool_that_cannot_be_read_is_named_beside_the_others(ctl: Ctl) -> None:
     ctl.put(Kind.IP_POOL, "good")
     ctl.put(Kind.IP_POOL, "torn", cidr="10.66.0.0/24")
-    ctl.put(Kind.IP_POOL, "odd", cidr="10.67.0.0/24", blockSize=99)
+    ctl.put(Kind.IP_POOL, "odd", cidr="10.67.0.0/24")
     spoil(ctl, ResourceKey(Kind.IP_POOL, "torn"))
+    spoil(ctl, ResourceKey(Kind.IP_POOL, "odd"), ODD_POOL)
     done = ctl("ipam", "show", ok=False)
     assert "10.65.0.0/24" in done.stdout
     assert "cannot be read" not in done.stdout
-    torn, odd = done.stderr.splitlines()
+    odd, torn = done.stderr.splitlines()
     assert torn.startswith("a pool cannot be read: ")
     assert "ippools/torn" in torn
-    assert "IPPool 'odd': block size 99" in odd
+    assert "IPPool 'odd': spec.blockSize: 99 is not one of 20..32 for IPv4" in odd
 
 
 def test_a_reservation_that_cannot_be_read_is_not_counted_over(ctl: Ctl) -> None:

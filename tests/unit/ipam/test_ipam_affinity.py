@@ -1,104 +1,21 @@
-"""Which pools and blocks are considered, and in what order."""
+"""Which blocks are considered, and in what order."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from ipaddress import IPv6Network, ip_network
-from typing import Any
 
 import pytest
 
 from ipam import affinity as rules
-from ipam.affinity import Reservations, Standing, Wanted
+from ipam.affinity import Reservations, Standing
 from ipam.block import assign, new_block
-from libtortie.errors import InvalidInput, Malformed
+from ipam.pools import parse_pool
+from libtortie.errors import Malformed
 from libtortie.model.ipam import AffinityState, BlockAffinity, IPAMConfig
 from libtortie.model.keys import IPNetwork, Kind
-from libtortie.model.resources import parse_resource
+from libtortie.model.resources import IPReservation, parse_resource
 from tests.fakes.ipam_world import START, pool
-
-
-def wanted(version: int = 4, *requested: str, **labels: dict[str, str]) -> Wanted:
-    return Wanted(version, requested, labels.get("node", {}), labels.get("namespace", {}))
-
-
-def names(pools: list[Any], want: Wanted) -> list[str]:
-    return [p.name for p in rules.eligible([rules.parse_pool(p) for p in pools], want)]
-
-
-def test_pools_come_in_name_order_and_only_of_the_family() -> None:
-    pools = [pool("b", "10.1.0.0/16"), pool("v6", "fd00::/64"), pool("a", "10.0.0.0/16")]
-    assert names(pools, wanted()) == ["a", "b"]
-    assert names(pools, wanted(6)) == ["v6"]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"disabled": True},
-        {"assignmentMode": "Manual"},
-        {"allowedUses": ["Tunnel"]},
-        {"allowedUses": ["LoadBalancer"]},
-        {"nodeSelector": "rack == 'r2'"},
-        {"nodeSelector": "rack ==="},
-        {"namespaceSelector": "team == 'b'"},
-    ],
-)
-def test_pools_that_are_not_for_this_attachment(spec: dict[str, Any]) -> None:
-    want = wanted(node={"rack": "r1"}, namespace={"team": "a"})
-    assert names([pool("a", "10.0.0.0/16", **spec)], want) == []
-
-
-def test_selectors_that_match() -> None:
-    chosen = pool("a", "10.0.0.0/16", nodeSelector="rack == 'r1'", namespaceSelector="team == 'a'")
-    assert names([chosen], wanted(node={"rack": "r1"}, namespace={"team": "a"})) == ["a"]
-
-
-def test_deleted_pool_and_pool_not_allocatable_are_not_enabled() -> None:
-    wire: dict[str, Any] = {"kind": "IPPool", "spec": {"cidr": "10.0.0.0/16"}}
-    deleting = {**wire, "metadata": {"name": "a", "deletionTimestamp": "2026-08-22T13:30:00Z"}}
-    condition = {"type": "Allocatable", "status": "False", "reason": "CIDROverlap"}
-    overlapping = {**wire, "metadata": {"name": "b"}, "status": {"conditions": [condition]}}
-    fine = {"conditions": [{"type": "Allocatable", "status": "True"}]}
-    usable = {**wire, "metadata": {"name": "c"}, "status": fine}
-    parsed = [parse_resource(Kind.IP_POOL, data) for data in (deleting, overlapping, usable)]
-    assert names(parsed, wanted()) == ["c"]
-
-
-def test_requested_pools_bypass_selectors_and_mode_and_keep_their_order() -> None:
-    pools = [
-        pool("a", "10.0.0.0/16", nodeSelector="!all()"),
-        pool("b", "10.1.0.0/16", assignmentMode="Manual"),
-        pool("c", "10.2.0.0/16"),
-        pool("t", "10.3.0.0/16", allowedUses=["Tunnel"]),
-    ]
-    assert names(pools, wanted(4, "10.1.0.0/16", "a", "t")) == ["b", "a"]
-
-
-@pytest.mark.parametrize("text", ["nope", "off", "10.9.0.0/16", "v6"])
-def test_requested_pool_that_can_not_be_used_is_an_error(text: str) -> None:
-    pools = [
-        pool("a", "10.0.0.0/16"),
-        pool("off", "10.9.0.0/16", disabled=True),
-        pool("v6", "fd00::/64"),
-    ]
-    with pytest.raises(InvalidInput, match=r"the given pool \("):
-        names(pools, wanted(4, "a", text))
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        pool("a", "10.0.0.0/33"),
-        pool("a", "10.0.0.0/24", blockSize=23),
-        pool("a", "10.0.0.0/16", blockSize=19),
-        pool("a", "10.0.0.0/28"),
-        pool("a", "fd00::/64", blockSize=64),
-    ],
-)
-def test_pool_that_can_not_be_used_is_malformed(broken: Any) -> None:
-    with pytest.raises(Malformed, match="IPPool 'a'"):
-        rules.parse_pool(broken)
 
 
 def walk(
@@ -110,7 +27,7 @@ def walk(
 ) -> list[IPNetwork]:
     return list(
         rules.candidates(
-            rules.parse_pool(pool("a", cidr, blockSize=size)),
+            parse_pool(pool("a", cidr, blockSize=size)),
             node=node,
             taken={ip_network(text) for text in taken},
             reservations=Reservations(tuple(ip_network(text) for text in reserved)),
@@ -154,7 +71,7 @@ def test_large_reservation_is_stepped_over_at_once() -> None:
 def test_single_address_blocks_start_with_the_clock() -> None:
     def first(seconds: int) -> IPNetwork:
         one = rules.candidates(
-            rules.parse_pool(pool("a", "10.0.0.0/24", blockSize=32)),
+            parse_pool(pool("a", "10.0.0.0/24", blockSize=32)),
             node="n1",
             taken=(),
             reservations=Reservations(),
@@ -172,19 +89,24 @@ def test_fnv1(text: str, value: int) -> None:
     assert rules.fnv1(text) == value
 
 
-def test_reservations_are_read_or_refused() -> None:
-    good = {
-        "kind": "IPReservation",
-        "metadata": {"name": "r"},
-        "spec": {"reservedCIDRs": ["10.0.0.0/30", "fd00::1/128"]},
-    }
-    bad = {**good, "spec": {"reservedCIDRs": ["10.0.0.0/99"]}}
-    empty = {**good, "spec": {}}
-    parsed = rules.parse_reservations([parse_resource(Kind.IP_RESERVATION, good)])
-    assert len(parsed.networks) == 2
-    assert rules.parse_reservations([parse_resource(Kind.IP_RESERVATION, empty)]).networks == ()
-    with pytest.raises(Malformed, match="IPReservation 'r'"):
-        rules.parse_reservations([parse_resource(Kind.IP_RESERVATION, bad)])
+def reserved(*texts: str) -> Reservations:
+    spec = {"reservedCIDRs": list(texts)} if texts else {}
+    wire = {"kind": "IPReservation", "metadata": {"name": "r"}, "spec": spec}
+    resource = parse_resource(Kind.IP_RESERVATION, wire)
+    assert isinstance(resource, IPReservation)
+    return rules.parse_reservations([resource])
+
+
+def test_reservations_are_networks_and_single_addresses() -> None:
+    found = reserved("10.0.0.0/30", "fd00::1/128", "10.9.0.1")
+    assert [str(one) for one in found.networks] == ["10.0.0.0/30", "fd00::1/128", "10.9.0.1/32"]
+    assert reserved().networks == ()
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/99", "10.0.0.1/24", "x", "10.0.0.0/255.255.255.0"])
+def test_a_reservation_that_could_mean_something_else_is_refused(text: str) -> None:
+    with pytest.raises(Malformed, match=r"IPReservation 'r': spec\.reservedCIDRs\.1: "):
+        reserved("10.0.0.0/30", text)
 
 
 def test_the_block_decides_what_an_affinity_is_worth() -> None:

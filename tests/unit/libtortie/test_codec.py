@@ -337,9 +337,9 @@ def test_malformed_resource_names_path_and_field(key: ResourceKey, data: bytes, 
 
 
 def test_store_owned_metadata_is_neither_stored_nor_returned() -> None:
-    key = ResourceKey(Kind.IP_RESERVATION, "r")
+    key = ResourceKey(Kind.PROFILE, "r")
     data = (
-        b'{"kind":"IPReservation","metadata":'
+        b'{"kind":"Profile","metadata":'
         b'{"name":"r","resourceVersion":"7","selfLink":"/x"},"spec":{}}'
     )
     value = decode(key, data)
@@ -399,6 +399,7 @@ def test_omitted_and_always_written_fields() -> None:
         "cidr": "10.0.0.0/16",
         "vxlanMode": "Never",
         "ipipMode": "Never",
+        "blockSize": 26,
         "nodeSelector": "all()",
         "allowedUses": ["Workload", "Tunnel"],
         "assignmentMode": "Automatic",

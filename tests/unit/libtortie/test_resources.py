@@ -16,6 +16,7 @@ from libtortie.model.resources import (
     GenericResource,
     IPAMConfigurationSpec,
     IPPool,
+    Node,
     NodeBGP,
     ObjectMeta,
     OwnerReference,
@@ -141,3 +142,86 @@ def test_a_felix_configuration_keeps_what_it_does_not_know() -> None:
     resource = parse_resource(Kind.FELIX_CONFIGURATION, wire)
     assert isinstance(resource, FelixConfiguration)
     assert resource.to_wire()["spec"] == spec
+
+
+def pool_of(**spec: Any) -> IPPool:
+    wire = {"kind": "IPPool", "metadata": {"name": "p"}, "spec": {"cidr": "10.0.0.0/16", **spec}}
+    resource = parse_resource(Kind.IP_POOL, wire)
+    assert isinstance(resource, IPPool)
+    return resource
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"cidr": "10.0.0.0/33"}, r"spec\.cidr: '10\.0\.0\.0/33' does not appear"),
+        (
+            {"cidr": "10.0.0.1/16"},
+            r"spec\.cidr: 10\.0\.0\.1/16 has host bits set: .* 10\.0\.0\.0/16",
+        ),
+        ({"cidr": "fd00::1/64"}, r"spec\.cidr: fd00::1/64 has host bits set: .* fd00::/64"),
+        ({"cidr": "10.0.0.0"}, r"spec\.cidr: '10\.0\.0\.0' is not address/prefix length"),
+        ({"cidr": "10.0.0.0/255.255.0.0"}, r"spec\.cidr: .* is not address/prefix length"),
+        ({"cidr": ""}, r"spec\.cidr: '' is not address/prefix length"),
+        ({"cidr": 7}, r"spec\.cidr: "),
+        ({"blockSize": 19}, r"spec\.blockSize: 19 is not one of 20\.\.32 for IPv4"),
+        ({"blockSize": 33}, r"spec\.blockSize: 33 is not one of"),
+        ({"blockSize": -1}, r"spec\.blockSize: -1 is not one of"),
+        ({"cidr": "10.0.0.0/24", "blockSize": 23}, r"spec\.blockSize: a block of /23 does not fit"),
+        (
+            {"cidr": "10.0.0.0/28"},
+            r"spec\.blockSize: a block of /26 does not fit into 10\.0\.0\.0/28",
+        ),
+        ({"cidr": "fd00::/64", "blockSize": 64}, r"spec\.blockSize: 64 is not one of 116\.\.128"),
+        ({"blockSize": "big"}, r"spec\.blockSize: "),
+        ({"ipipMode": "Sometimes"}, r"spec\.ipipMode: .*'Never', 'Always' or 'CrossSubnet'"),
+        ({"vxlanMode": "always"}, r"spec\.vxlanMode: .*'Never', 'Always' or 'CrossSubnet'"),
+        ({"allowedUses": ["Workload", "Any"]}, r"spec\.allowedUses\.1: .*'LoadBalancer'"),
+        ({"assignmentMode": "Auto"}, r"spec\.assignmentMode: .*'Automatic' or 'Manual'"),
+        ({"disabled": "perhaps"}, r"spec\.disabled: "),
+    ],
+)
+def test_a_pool_that_can_not_be_used_is_named_with_its_field(
+    spec: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(Malformed, match=f"^IPPool 'p': {text}"):
+        pool_of(**spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"ipipMode": "", "vxlanMode": "", "assignmentMode": "", "allowedUses": [], "blockSize": 0},
+        {"ipipMode": None, "allowedUses": None, "assignmentMode": None, "blockSize": None},
+    ],
+)
+def test_an_older_pool_has_calicos_stored_defaults(spec: dict[str, Any]) -> None:
+    assert pool_of(**spec).to_wire()["spec"] == {
+        "cidr": "10.0.0.0/16",
+        "vxlanMode": "Never",
+        "ipipMode": "Never",
+        "blockSize": 26,
+        "nodeSelector": "all()",
+        "allowedUses": ["Workload", "Tunnel"],
+        "assignmentMode": "Automatic",
+    }
+    assert pool_of(cidr="fd00::/64", **spec).spec.block_size == 122
+
+
+def test_the_tunnel_addresses_of_a_node_are_calicos_fields() -> None:
+    spec = {
+        "bgp": {"ipv4Address": "192.0.2.11/24", "ipv4IPIPTunnelAddr": "10.250.0.4"},
+        "ipv4VXLANTunnelAddr": "10.250.0.5",
+        "vxlanTunnelMACAddr": "66:00:00:00:00:01",
+        "ipv6VXLANTunnelAddr": "fd00::5",
+        "vxlanTunnelMACAddrV6": "66:00:00:00:00:02",
+        "wireguard": {"interfaceIPv4Address": "10.250.0.6", "interfaceIPv6Address": "fd00::6"},
+    }
+    wire = {"kind": "Node", "metadata": {"name": "n"}, "spec": spec}
+    node = parse_resource(Kind.NODE, wire)
+    assert isinstance(node, Node)
+    assert node.spec.wireguard is not None
+    assert node.spec.wireguard.interface_ipv6_address == "fd00::6"
+    assert node.spec.ipv6_vxlan_tunnel_addr == "fd00::5"
+    assert node.to_wire()["spec"] == spec

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ipam.affinity import parse_pool
 from ipam.block import assign_ordinal
+from ipam.pools import parse_pool
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import Block
 from libtortie.model.keys import Kind
