@@ -14,8 +14,10 @@ from datetime import datetime
 
 from libtortie.datastore import etcd_messages as messages
 from libtortie.datastore.codec import decode
+from libtortie.datastore.etcd_answers import Outcome, outcome_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
+from libtortie.datastore.etcd_reader import read, span_of, span_of_scope
 from libtortie.datastore.etcd_watch import EtcdWatch
 from libtortie.datastore.operations import (
     only,
@@ -23,18 +25,23 @@ from libtortie.datastore.operations import (
     replacement,
     require_distinct,
     verify,
+    verify_scope,
 )
-from libtortie.datastore.port import Create, Delete, Listing, Op, Record, Update, Value
-from libtortie.datastore.records import Stored, listing_of
+from libtortie.datastore.port import (
+    Create,
+    Delete,
+    Listing,
+    Op,
+    Record,
+    Snapshot,
+    Unchanged,
+    Update,
+    Value,
+)
+from libtortie.datastore.records import listing_of, names_of, snapshot_of
 from libtortie.datastore.stamps import Stamps, random_uid, utc_now
-from libtortie.errors import AlreadyExists, Compacted, Conflict, InvalidInput, NotFound
-from libtortie.model.keys import Key, Scope, path_of, scope_bounds
-
-PAGE = 500
-"""Rows of one answer of a listing."""
-
-RESTARTS = 3
-"""Listings begun anew because their revision was compacted, before one is asked for whole."""
+from libtortie.errors import AlreadyExists, Conflict, InvalidInput, NotFound, TortieError
+from libtortie.model.keys import Key, Scope, path_of
 
 
 class EtcdDatastore:
@@ -58,23 +65,35 @@ class EtcdDatastore:
         self._stamps = Stamps(now, new_uid)
         self._cluster = EtcdCluster(config, timing or Timing(), on_call=on_call, choose=choose)
 
+    @property
+    def atomic(self) -> bool:
+        """A commit is one transaction."""
+        return True
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
-        path = path_of(key)
-        rows = messages.rows_of(self._cluster.read("range", messages.get(path)))
+        (rows,) = read(self._cluster, [span_of(key)]).rows
         if not rows:
-            raise NotFound(f"{path} does not exist")
+            raise NotFound(f"{path_of(key)} does not exist")
         return Record(key, decode(key, rows[0].data), str(rows[0].revision))
 
     def list(self, scope: Scope) -> Listing:
         """All values of a scope at one revision, in path order."""
-        low, high = (messages.name_of(path) for path in scope_bounds(scope))
-        for page in (PAGE,) * RESTARTS:
-            try:
-                return self._pages(low, high, page)
-            except Compacted:
-                continue
-        return self._pages(low, high, 0)
+        found = read(self._cluster, [span_of_scope(scope)])
+        return listing_of(found.rows[0], found.revision)
+
+    def names(self, scope: Scope) -> tuple[Key, ...]:
+        """The keys of a scope, in path order."""
+        (rows,) = read(self._cluster, [span_of_scope(scope)], keys_only=True).rows
+        return names_of(row.path for row in rows)
+
+    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
+        """Several keys and scopes at one revision, in one round trip unless they are many."""
+        spans = [*map(span_of, keys), *map(span_of_scope, scopes)]
+        found = read(self._cluster, spans)
+        rows = {key: next(iter(held), None) for key, held in zip(keys, found.rows, strict=False)}
+        ranges = zip(scopes, found.rows[len(keys) :], strict=True)
+        return snapshot_of(rows, {of: listing_of(held, found.revision) for of, held in ranges})
 
     def create(self, key: Key, value: Value) -> Record:
         """Store a new value. Raises `AlreadyExists`."""
@@ -89,7 +108,7 @@ class EtcdDatastore:
         path = path_of(key)
         if revision is not None:
             self._apply([Delete(key, revision)])
-        elif not messages.outcome_of(self._cluster.write(messages.removal(path))).succeeded:
+        elif not outcome_of(self._cluster.write(messages.removal(path))).succeeded:
             raise NotFound(f"{path} does not exist")
 
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
@@ -108,18 +127,6 @@ class EtcdDatastore:
         """Every open watch ends; every later call is `Unavailable`."""
         self._cluster.close()
 
-    def _pages(self, low: bytes, high: bytes, page: int) -> Listing:
-        found: list[Stored] = []
-        revision = 0
-        while True:
-            request = messages.scan(low, high, limit=page, revision=revision)
-            response = self._cluster.read("range", request)
-            revision = revision or response.header.revision
-            found += messages.rows_of(response)
-            if not response.more:
-                return listing_of(found, revision)
-            low = response.kvs[-1].key + b"\0"
-
     def _apply(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
         if not ops:
             self._cluster.require_open()
@@ -132,15 +139,14 @@ class EtcdDatastore:
         payloads = [payload_of(op, self._stamps) for op in ops]
         for place, data in self._inherited(ops, payloads).items():
             payloads[place] = data
-        answer = self._cluster.write(messages.transaction(ops, payloads))
-        outcome = messages.outcome_of(answer)
+        outcome = outcome_of(self._cluster.write(messages.transaction(ops, payloads)))
         if not outcome.succeeded:
-            for op, stored in zip(ops, messages.rows_read(answer), strict=True):
-                verify(op, stored)
-            raise Conflict("etcd refused the commit, yet everything is as expected: try again")
+            raise _refusal(ops, outcome)
         revision = str(outcome.revision)
         return tuple(
-            None if data is None else Record(op.key, decode(op.key, data), revision)
+            Record(op.key, decode(op.key, data), revision)
+            if isinstance(op, Create | Update) and data is not None
+            else None
             for op, data in zip(ops, payloads, strict=True)
         )
 
@@ -153,10 +159,24 @@ class EtcdDatastore:
         }
         if not updates:
             return {}
-        read = messages.reading(path_of(op.key) for op in updates.values())
-        stored = messages.rows_read(self._cluster.read("txn", read))
+        rows = read(self._cluster, [span_of(op.key) for op in updates.values()]).rows
         found = {}
-        for (place, op), row in zip(updates.items(), stored, strict=True):
+        for (place, op), held in zip(updates.items(), rows, strict=True):
+            row = next(iter(held), None)
             verify(op, row)
             found[place] = replacement(op, row, self._stamps)
         return found
+
+
+def _refusal(ops: Sequence[Op], outcome: Outcome) -> TortieError:
+    """Why a transaction was refused, by what its reads found."""
+    try:
+        for op, page in zip(ops, outcome.pages, strict=True):
+            stored = next(iter(page.rows), None)
+            if isinstance(op, Unchanged):
+                verify_scope(op, stored)
+            else:
+                verify(op, stored)
+    except TortieError as error:
+        return error
+    return Conflict("etcd refused the commit, yet everything is as expected: try again")

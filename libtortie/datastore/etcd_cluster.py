@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from libtortie.datastore import etcd_messages as messages
+from libtortie.datastore.etcd_answers import range_of
 from libtortie.datastore.etcd_config import EtcdConfig, Timing, read_tls, targets_of
 from libtortie.datastore.etcd_rpc import (
     Channel,
@@ -62,9 +63,10 @@ class EtcdCluster:
         """Whether `close` was called."""
         return self._closing.is_set()
 
-    def read(self, method: str, request: Message) -> Message:
+    def read(self, method: str, request: bytes) -> bytes:
         """One answer, from whichever endpoint gives it within the deadline."""
-        return self._call(method, request, repeatable=True)
+        answer: bytes = self._call(method, request, repeatable=True)
+        return answer
 
     def write(self, request: bytes) -> bytes:
         """The answer of a transaction. `Unavailable` may mean that it was carried out."""
@@ -84,7 +86,7 @@ class EtcdCluster:
 
     def revision(self, path: str) -> int:
         """The cluster's revision now, by way of a path one may read."""
-        return int(self.read("range", messages.where_are_we(path)).header.revision)
+        return range_of(self.read("range", messages.where_are_we(path))).revision
 
     def close(self) -> None:
         """End everything that is under way."""

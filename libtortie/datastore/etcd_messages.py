@@ -1,4 +1,4 @@
-"""etcd's messages, made from the port's operations and read into rows.
+"""etcd's requests, made from the port's operations.
 
 A commit is one transaction: every operation's expectation is a compare, and what is read when a
 compare fails tells which one it was. Reads are linearizable, also those of a failed transaction:
@@ -7,38 +7,28 @@ a transaction without any read could be judged by a member that lags behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from libtortie.datastore.etcd_rpc import Message, pb
-from libtortie.datastore.etcd_wire import fields, number, text
-from libtortie.datastore.port import Check, Create, Delete, Op
-from libtortie.datastore.records import Change, Stored
-from libtortie.errors import InvalidInput, Malformed, Unavailable
-from libtortie.model.keys import path_of
+from libtortie.datastore.etcd_wire import number, text
+from libtortie.datastore.operations import position_of
+from libtortie.datastore.port import Create, Delete, Op, Unchanged, Update
+from libtortie.errors import InvalidInput
+from libtortie.model.keys import path_of, scope_bounds
 
 MAX_OPS = 128
 """etcd's default `--max-txn-ops`."""
 
-# Field numbers and enumerations of etcd's rpc.proto: TxnRequest, RequestOp, Compare, TxnResponse.
+# Field numbers and enumerations of etcd's rpc.proto: TxnRequest, RequestOp, Compare, RangeRequest.
 _COMPARE, _SUCCESS, _FAILURE = 1, 2, 3
 _RANGE, _PUT, _DELETE = 1, 2, 3
-_EQUAL, _GREATER = 0, 1
+_EQUAL, _GREATER, _LESS = 0, 1, 2
 _VERSION, _MOD = 0, 2
-_HEADER, _SUCCEEDED, _REVISION = 1, 2, 3
 _KEYS_ONLY = number(8, 1)
 
 _LARGEST = 2**63 - 1
 _NEVER = -1
 """A revision that no key has: not even an absent one, which has 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A transaction's answer without what its operations said."""
-
-    succeeded: bool
-    revision: int
 
 
 def name_of(path: str) -> bytes:
@@ -56,30 +46,30 @@ def number_of(revision: str) -> int:
     return _NEVER
 
 
-def get(path: str) -> Message:
-    """Read one key."""
-    return pb.RangeRequest(key=name_of(path))
+def scan(
+    low: bytes, high: bytes, limit: int = 0, *, revision: int = 0, keys_only: bool = False
+) -> bytes:
+    """Read a half-open range in key order, or without a `high` the one key `low`.
+
+    `limit` 0 reads all of it, `revision` 0 as it is now.
+    """
+    end = text(2, high) if high else b""  # an empty one that is there would mean "to the last key"
+    return text(1, low) + end + number(3, limit) + number(4, revision) + number(8, keys_only)
 
 
-def scan(low: bytes, high: bytes, *, limit: int = 0, revision: int = 0) -> Message:
-    """Read a half-open range in key order: `limit` 0 all of it, `revision` 0 as it is now."""
-    return pb.RangeRequest(key=low, range_end=high, limit=limit, revision=revision)
-
-
-def where_are_we(path: str) -> Message:
+def where_are_we(path: str) -> bytes:
     """A read, of a key one may read, that is made for the revision in its answer."""
-    return pb.RangeRequest(key=name_of(path), count_only=True)
+    return text(1, name_of(path)) + number(9, 1)
 
 
 def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> bytes:
-    """All operations or none; when none, the rows of all their keys without their values."""
-    keys = [name_of(path_of(op.key)) for op in ops]
-    changes = map(_change, ops, keys, payloads)
+    """All operations or none; when none, what stands against each, without its value."""
+    changes = map(_change, ops, payloads)
     return b"".join(
         [
-            *(text(_COMPARE, _expectation(op, key)) for op, key in zip(ops, keys, strict=True)),
+            *(text(_COMPARE, _expectation(op)) for op in ops),
             *(text(_SUCCESS, change) for change in changes if change is not None),
-            *(text(_FAILURE, text(_RANGE, text(1, key) + _KEYS_ONLY)) for key in keys),
+            *(text(_FAILURE, text(_RANGE, _evidence(op))) for op in ops),
         ]
     )
 
@@ -91,9 +81,9 @@ def removal(path: str) -> bytes:
     return text(_COMPARE, exists) + text(_SUCCESS, text(_DELETE, text(1, key)))
 
 
-def reading(paths: Iterable[str]) -> bytes:
-    """Read several keys at one revision."""
-    return b"".join(text(_SUCCESS, text(_RANGE, text(1, name_of(path)))) for path in paths)
+def reading(requests: Iterable[bytes]) -> bytes:
+    """Several reads at one revision."""
+    return b"".join(text(_SUCCESS, text(_RANGE, request)) for request in requests)
 
 
 def watching(low: str, high: str, start: int) -> Message:
@@ -115,44 +105,13 @@ def authentication(username: str, password: str) -> Message:
     return pb.AuthenticateRequest(name=username, password=password)
 
 
-def rows_of(response: Message) -> list[Stored]:
-    """The rows of a range, in key order."""
-    return [Stored(_path(kv.key), kv.mod_revision, kv.value) for kv in response.kvs]
-
-
-def rows_read(answer: bytes) -> list[Stored | None]:
-    """What each read of a transaction found."""
-    responses = pb.TxnResponse.FromString(answer).responses
-    return [next(iter(rows_of(one.response_range)), None) for one in responses]
-
-
-def outcome_of(answer: bytes) -> Outcome:
-    """Whether a transaction's compares held, and the revision it was judged or carried out at.
-
-    Raises `Unavailable` for an answer that cannot be read.
-    """
-    succeeded, revision = False, 0
-    try:
-        for field, value in fields(answer):
-            if field == _HEADER and isinstance(value, bytes):
-                revision = next((int(n) for place, n in fields(value) if place == _REVISION), 0)
-            elif field == _SUCCEEDED:
-                succeeded = value == 1
-    except Malformed as error:
-        raise Unavailable(f"outcome unknown, read again: {error}") from error
-    return Outcome(succeeded, revision)
-
-
-def changes_of(response: Message) -> Iterator[Change]:
-    """The events of a watch response, in commit order."""
-    for event in response.events:
-        removed = event.type == event.DELETE
-        yield Change(
-            event.kv.mod_revision, _path(event.kv.key), None if removed else event.kv.value
-        )
-
-
-def _expectation(op: Op, key: bytes) -> bytes:
+def _expectation(op: Op) -> bytes:
+    """The compare that holds where an operation may go ahead."""
+    if isinstance(op, Unchanged):
+        low, high = map(name_of, scope_bounds(op.scope))
+        older = number(6, position_of(op) + 1)
+        return number(1, _LESS) + number(2, _MOD) + text(3, low) + older + text(64, high)
+    key = name_of(path_of(op.key))
     expected = None if isinstance(op, Create) else op.revision
     if expected is None:
         return number(1, _EQUAL) + number(2, _VERSION) + text(3, key) + number(4, 0)
@@ -160,19 +119,19 @@ def _expectation(op: Op, key: bytes) -> bytes:
     return number(1, _EQUAL) + number(2, _MOD) + text(3, key) + revision
 
 
-def _change(op: Op, key: bytes, payload: bytes | None) -> bytes | None:
+def _evidence(op: Op) -> bytes:
+    """The read that tells whether it was this operation that failed, and why."""
+    if isinstance(op, Unchanged):
+        low, high = map(name_of, scope_bounds(op.scope))
+        return scan(low, high, 1, keys_only=True) + number(10, position_of(op) + 1)
+    return text(1, name_of(path_of(op.key))) + _KEYS_ONLY
+
+
+def _change(op: Op, payload: bytes | None) -> bytes | None:
     match op:
-        case Delete():
-            return text(_DELETE, text(1, key))
-        case Check():
-            return None
+        case Create(key) | Update(key):
+            return text(_PUT, text(1, name_of(path_of(key))) + text(2, payload or b""))
+        case Delete(key):
+            return text(_DELETE, text(1, name_of(path_of(key))))
         case _:
-            return text(_PUT, text(1, key) + text(2, payload or b""))
-
-
-def _path(key: bytes) -> str:
-    """A key as a path; one that is no text becomes a path that no key of ours has."""
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return f"{key!r} (not UTF-8)"
+            return None

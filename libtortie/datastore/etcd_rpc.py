@@ -119,8 +119,8 @@ class Channel:
         if on_call is not None:
             told = grpc.intercept_channel(self._channel, _Told(on_call))
         self._methods = {
-            "range": pb.KVStub(told).Range,
-            "txn": told.unary_unary("/etcdserverpb.KV/Txn"),  # bytes: see etcd_wire
+            "range": told.unary_unary("/etcdserverpb.KV/Range"),  # bytes: see etcd_wire
+            "txn": told.unary_unary("/etcdserverpb.KV/Txn"),
             "authenticate": pb.AuthStub(told).Authenticate,
         }
         self._watch = pb.WatchStub(told).Watch

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from libtortie.datastore import etcd_messages as messages
+from libtortie.datastore.etcd_answers import changes_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_rpc import Failure, Message, Stream, cancelled
 from libtortie.datastore.port import Event
@@ -50,7 +51,7 @@ class EtcdWatch:
             response = self._next()
             if response is None:
                 return
-            self._pending.extend(messages.changes_of(response))
+            self._pending.extend(changes_of(response))
             if self._pending:
                 self._position = self._pending[-1].revision
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from libtortie.datastore import etcd as etcd_module
+from libtortie.datastore import etcd_reader
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
 from libtortie.datastore.port import Check, Create, Delete, Record, Update
@@ -160,7 +160,7 @@ def test_a_list_of_many_pages_is_of_one_revision(
     member: EtcdMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two handles move together: no listing sees them differ, though pages lie between them."""
-    monkeypatch.setattr(etcd_module, "PAGE", 3)
+    monkeypatch.setattr(etcd_reader, "PAGE", 3)
     first, last = HandleKey("a"), HandleKey("z")
     done = threading.Event()
     with closing(store_at(member.url)) as store, closing(store_at(member.url)) as writer:
@@ -194,7 +194,7 @@ def test_a_list_of_many_pages_is_of_one_revision(
 def test_a_list_whose_revision_is_compacted_begins_anew(
     member: EtcdMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(etcd_module, "PAGE", 5)
+    monkeypatch.setattr(etcd_reader, "PAGE", 5)
     calls = 0
 
     def told(method: str) -> None:
@@ -207,7 +207,46 @@ def test_a_list_whose_revision_is_compacted_begins_anew(
         store.commit([Create(HandleKey(f"h{i:02}"), handle()) for i in range(20)])
         calls = 0
         assert len(store.list(Handles()).records) == 20
-        assert calls == 2 * etcd_module.RESTARTS + 1
+        assert calls == 2 * etcd_reader.RESTARTS + 1
+
+
+def test_a_snapshot_is_one_round_trip_and_of_one_revision_however_much_is_read_on(
+    member: EtcdMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    with closing(EtcdDatastore(EtcdConfig(member.url), on_call=calls.append)) as store:
+        keys = [HandleKey(f"h{i:03}") for i in range(127)]
+        store.commit([Create(key, handle()) for key in keys[:100]])
+        calls.clear()
+        whole = store.snapshot(keys, [Handles()])
+        assert calls == ["/etcdserverpb.KV/Txn"]
+        assert len(whole.records) == len(whole.listings[Handles()].records) == 100
+        calls.clear()
+        assert store.names(Handles()) == tuple(keys[:100])
+        assert calls == ["/etcdserverpb.KV/Range"]
+        calls.clear()
+        monkeypatch.setattr(etcd_reader, "PAGE", 30)
+        assert store.snapshot([*keys, KEY], [Handles()]).listings == whole.listings
+        assert calls == ["/etcdserverpb.KV/Txn"] + 4 * ["/etcdserverpb.KV/Range"]
+
+
+def test_what_is_read_on_is_of_the_first_answers_revision(
+    member: EtcdMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_reader, "PAGE", 5)
+    with closing(store_at(member.url)) as writer:
+        records = [writer.create(HandleKey(f"h{i}"), handle()) for i in range(9)]
+
+        def told(method: str) -> None:
+            calls.append(method)
+            if len(calls) == 2:
+                writer.commit([Update(r.key, handle(2), r.revision) for r in records])
+
+        calls: list[str] = []
+        with closing(EtcdDatastore(EtcdConfig(member.url), on_call=told)) as store:
+            assert store.list(Handles()).records == tuple(records)
+            assert len(calls) == 2
+            assert all(r.value == handle(2) for r in store.list(Handles()).records)
 
 
 def test_keys_that_are_no_text_are_named(member: EtcdMember) -> None:

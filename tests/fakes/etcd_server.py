@@ -100,6 +100,7 @@ class EtcdMember:
         """Stop it without closing anything: it accepts and says nothing."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until its last thread stands still
 
     def thaw(self) -> None:
         assert self.process is not None

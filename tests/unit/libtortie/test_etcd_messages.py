@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libtortie.datastore import etcd_messages as messages
+from libtortie.datastore.etcd_answers import Outcome, Page, outcome_of, range_of
 from libtortie.datastore.etcd_rpc import pb
 from libtortie.datastore.etcd_wire import fields, number, text
-from libtortie.datastore.port import Check, Create, Delete, Op, Update
+from libtortie.datastore.port import Check, Create, Delete, Op, Unchanged, Update
+from libtortie.datastore.records import Stored
 from libtortie.errors import Malformed, Unavailable
 from libtortie.model.ipam import Handle
-from libtortie.model.keys import HandleKey
+from libtortie.model.keys import HandleKey, Handles
 
 H = Handle({ip_network("10.0.0.0/30"): 1})
 ROOT = b"/calico/ipam/v2/handle/"
@@ -60,9 +62,71 @@ def test_a_removal_and_a_reading() -> None:
         ],
         success=[pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"/a"))],
     )
-    reading = pb.TxnRequest.FromString(messages.reading(["/a", "/b"]))
-    assert [op.request_range.key for op in reading.success] == [b"/a", b"/b"]
-    assert not any(op.request_range.serializable for op in reading.success)
+    reads = [messages.scan(b"/a", b""), messages.scan(b"/b/", b"/b0", 7, revision=9)]
+    assert pb.TxnRequest.FromString(messages.reading(reads)) == pb.TxnRequest(
+        success=[
+            pb.RequestOp(request_range=pb.RangeRequest(key=b"/a")),
+            pb.RequestOp(
+                request_range=pb.RangeRequest(key=b"/b/", range_end=b"/b0", limit=7, revision=9)
+            ),
+        ]
+    )
+
+
+def test_a_read_of_one_key_has_no_end_not_even_an_empty_one() -> None:
+    assert 2 not in dict(fields(messages.scan(b"/a", b"")))
+
+
+def test_a_scope_that_must_be_unchanged() -> None:
+    data = messages.transaction([Unchanged(Handles(), "41")], [None])
+    low, high = ROOT, ROOT[:-1] + b"0"
+    assert pb.TxnRequest.FromString(data) == pb.TxnRequest(
+        compare=[
+            pb.Compare(
+                key=low,
+                range_end=high,
+                target=pb.Compare.MOD,
+                result=pb.Compare.LESS,
+                mod_revision=42,
+            )
+        ],
+        failure=[
+            pb.RequestOp(
+                request_range=pb.RangeRequest(
+                    key=low, range_end=high, limit=1, keys_only=True, min_mod_revision=42
+                )
+            )
+        ],
+    )
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**63 - 1), st.binary())),
+    st.booleans(),
+    st.integers(0, 2**63 - 1),
+)
+def test_a_range_is_what_etcds_own_classes_would_read(
+    written: list[tuple[bytes, int, bytes]], more: bool, revision: int
+) -> None:
+    header = pb.ResponseHeader(cluster_id=2**64 - 1, revision=revision, raft_term=3)
+    kvs = [
+        {"key": key, "create_revision": 1, "mod_revision": at, "version": 2, "value": value}
+        for key, at, value in written
+    ]
+    answer = pb.RangeResponse(header=header, kvs=kvs, more=more, count=len(kvs))
+    response = pb.ResponseOp(response_range=answer)
+    whole = pb.TxnResponse(header=header, succeeded=True, responses=[response, response])
+    rows = tuple(Stored(path_of_key(key), at, value) for (key, at, value) in written)
+    page = Page(rows, written[-1][0] if written else b"", more)
+    assert range_of(answer.SerializeToString()) == Outcome(True, revision, (page,))
+    assert outcome_of(whole.SerializeToString()) == Outcome(True, revision, (page, page))
+
+
+def path_of_key(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return f"{key!r} (not UTF-8)"
 
 
 @given(st.booleans(), st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1), st.integers(0, 3))
@@ -72,13 +136,17 @@ def test_an_outcome(succeeded: bool, revision: int, member: int, puts: int) -> N
     )
     put = pb.ResponseOp(response_put=pb.PutResponse(header=pb.ResponseHeader(revision=5)))
     answer = pb.TxnResponse(header=header, succeeded=succeeded, responses=[put] * puts)
-    outcome = messages.outcome_of(answer.SerializeToString())
-    assert outcome == messages.Outcome(succeeded, revision)
+    outcome = outcome_of(answer.SerializeToString())
+    assert outcome == Outcome(succeeded, revision)
 
 
 def test_an_answer_that_cannot_be_read_leaves_the_outcome_unknown() -> None:
-    with pytest.raises(Unavailable, match="outcome unknown"):
-        messages.outcome_of(b"\x0a\xff")
+    for data in (b"\x0a\xff", b"\x18\x01", b"\x08\x01"):
+        with pytest.raises(Unavailable, match="outcome unknown"):
+            outcome_of(data)
+    for data in (b"\x0a\xff", b"\x10\x01", b"\x12\x02\x08\x01"):
+        with pytest.raises(Unavailable, match="outcome unknown"):
+            range_of(data)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(-(2**63), 2**64 - 1) | st.binary())))

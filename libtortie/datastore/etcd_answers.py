@@ -1,0 +1,122 @@
+"""What etcd's answers say, as rows and outcomes: the other half of `etcd_messages`.
+
+An answer that cannot be read is `Unavailable`: the request may have been carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from libtortie.datastore.etcd_rpc import Message
+from libtortie.datastore.etcd_wire import fields
+from libtortie.datastore.records import Change, Stored
+from libtortie.errors import Malformed, Unavailable
+
+# Field numbers of etcd's rpc.proto and kv.proto.
+_HEADER, _REVISION = 1, 3
+_KVS, _MORE = 2, 3
+_KEY, _MOD_REVISION, _VALUE = 1, 3, 5
+_SUCCEEDED, _RESPONSES = 2, 3
+_RANGE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one range found, in key order; `last` is the last row's key as etcd has it."""
+
+    rows: tuple[Stored, ...]
+    last: bytes = b""
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether a transaction's compares held, the store's revision then, what its reads found."""
+
+    succeeded: bool
+    revision: int
+    pages: tuple[Page, ...] = ()
+
+
+def range_of(answer: bytes) -> Outcome:
+    """A range's answer, as that of a transaction of this one read."""
+    with _read_again():
+        return Outcome(True, _revision(answer), (_page(answer),))
+
+
+def outcome_of(answer: bytes) -> Outcome:
+    """A transaction's answer."""
+    succeeded, pages = False, []
+    with _read_again():
+        for field, value in fields(answer):
+            if field == _SUCCEEDED:
+                succeeded = value == 1
+            elif field == _RESPONSES:
+                pages += [
+                    _page(_bytes(found)) for one, found in fields(_bytes(value)) if one == _RANGE
+                ]
+        return Outcome(succeeded, _revision(answer), tuple(pages))
+
+
+def changes_of(response: Message) -> Iterator[Change]:
+    """The events of a watch response, in commit order."""
+    for event in response.events:
+        removed = event.type == event.DELETE
+        yield Change(
+            event.kv.mod_revision, _path(event.kv.key), None if removed else event.kv.value
+        )
+
+
+def _page(answer: bytes) -> Page:
+    rows: list[Stored] = []
+    last, more = b"", False
+    for field, value in fields(answer):
+        if field == _KVS:
+            last, row = _row(_bytes(value))
+            rows.append(row)
+        elif field == _MORE:
+            more = value == 1
+    return Page(tuple(rows), last, more)
+
+
+def _row(message: bytes) -> tuple[bytes, Stored]:
+    key, revision, data = b"", 0, b""
+    for field, value in fields(message):
+        if field == _KEY:
+            key = _bytes(value)
+        elif field == _VALUE:
+            data = _bytes(value)
+        elif field == _MOD_REVISION and isinstance(value, int):
+            revision = value
+    return key, Stored(_path(key), revision, data)
+
+
+def _revision(answer: bytes) -> int:
+    for field, value in fields(answer):
+        if field == _HEADER:
+            return next((int(n) for place, n in fields(_bytes(value)) if place == _REVISION), 0)
+    return 0
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    raise Malformed("etcd's answer: a number where a message belongs")
+
+
+def _path(key: bytes) -> str:
+    """A key as a path; one that is no text becomes a path that no key of ours has."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return f"{key!r} (not UTF-8)"
+
+
+@contextmanager
+def _read_again() -> Iterator[None]:
+    try:
+        yield
+    except Malformed as error:
+        raise Unavailable(f"outcome unknown, read again: {error}") from error

@@ -1,0 +1,90 @@
+"""Reading etcd: several keys and ranges at one revision, in as few round trips as it allows.
+
+What does not fit into one answer is read on at the revision of the first. When that was compacted
+meanwhile all is read anew, and at last in answers without a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from libtortie.datastore import etcd_messages as messages
+from libtortie.datastore.etcd_answers import Outcome, outcome_of, range_of
+from libtortie.datastore.etcd_cluster import EtcdCluster
+from libtortie.datastore.records import Stored
+from libtortie.errors import Compacted
+from libtortie.model.keys import Key, Scope, path_of, scope_bounds
+
+PAGE = 500
+"""Rows of one range of an answer."""
+
+PAGE_OF_NAMES = 10_000
+"""The same where values are left out."""
+
+RESTARTS = 3
+"""Readings begun anew because their revision was compacted, before one without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of keys, or, without a `high`, the one key `low`."""
+
+    low: bytes
+    high: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The rows of each span asked for, as they were at one revision of the store."""
+
+    rows: tuple[tuple[Stored, ...], ...]
+    revision: int
+
+
+def span_of(key: Key) -> Span:
+    """The span of one key. `InvalidInput` for a path that is no text."""
+    return Span(messages.name_of(path_of(key)))
+
+
+def span_of_scope(scope: Scope) -> Span:
+    """The span of a scope. `InvalidInput` for a path that is no text."""
+    low, high = scope_bounds(scope)
+    return Span(messages.name_of(low), messages.name_of(high))
+
+
+def read(cluster: EtcdCluster, spans: Sequence[Span], *, keys_only: bool = False) -> Reading:
+    """All rows of some spans at one revision."""
+    page = PAGE_OF_NAMES if keys_only else PAGE
+    for _ in range(RESTARTS):
+        try:
+            return _read(cluster, spans, page, keys_only)
+        except Compacted:
+            continue
+    return _read(cluster, spans, 0, keys_only)
+
+
+def _read(cluster: EtcdCluster, spans: Sequence[Span], page: int, keys_only: bool) -> Reading:
+    cluster.require_open()
+    found: list[list[Stored]] = [[] for _ in spans]
+    revision = 0
+    left = list(enumerate(spans))
+    while left:
+        now, left = left[: messages.MAX_OPS], left[messages.MAX_OPS :]
+        requests = [
+            messages.scan(span.low, span.high, page, revision=revision, keys_only=keys_only)
+            for _, span in now
+        ]
+        outcome = _ask(cluster, requests)
+        revision = revision or outcome.revision
+        for (place, span), answer in zip(now, outcome.pages, strict=True):
+            found[place] += answer.rows
+            if answer.more:
+                left.append((place, Span(answer.last + b"\0", span.high)))
+    return Reading(tuple(map(tuple, found)), revision)
+
+
+def _ask(cluster: EtcdCluster, requests: Sequence[bytes]) -> Outcome:
+    if len(requests) == 1:
+        return range_of(cluster.read("range", requests[0]))
+    return outcome_of(cluster.read("txn", messages.reading(requests)))
