@@ -88,8 +88,8 @@ class Collector:
             if one.outcome is Outcome.FREE:
                 self.log.info(
                     "vm_address_freed",
-                    handle_id=one.handle.handle_id,
-                    addresses=one.handle.addresses,
+                    handle_id=one.subject.handle_id,
+                    addresses=one.subject.addresses,
                     reason=one.reason,
                 )
         unknown = [one.reason for one in done.verdicts if one.unknown]

@@ -6,25 +6,14 @@ Durations are Go's (`30s`, `1m30s`, `500ms`), as Calico stores them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from felix_shim.routes import PRIORITY_MAX, Priorities
 from libtortie.model.resources import FelixConfigurationSpec
+from libtortie.model.times import parse_duration
 
 DEFAULT_CONVERGENCE_SECONDS = 30.0
-_UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +24,6 @@ class Settings:
     ipv6: Priorities = field(default_factory=Priorities)
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
     problems: tuple[str, ...] = field(default=())
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a Go duration. Raises ValueError."""
-    if text == "0":
-        return 0.0
-    total, position = 0.0, 0
-    while position < len(text):
-        part = _PART.match(text, position)
-        if part is None:
-            raise ValueError(f"{text!r} is not a duration such as 30s or 1m30s")
-        total += float(part[1]) * _UNITS[part[2]]
-        position = part.end()
-    if not text:
-        raise ValueError("a duration must not be empty")
-    return total
 
 
 def effective(specs: Iterable[tuple[str, FelixConfigurationSpec]]) -> Settings:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from libtortie.datastore.port import Datastore
 from libtortie.errors import Conflict, NotFound, PartialCommit, TortieError, Unavailable
 
+from .cache import Cache
 from .settings import NotReady
 from .transaction import Transaction
 
@@ -52,14 +53,21 @@ class Progress:
     """A commit stopped in the middle or its answer was lost: some of it may be stored."""
 
 
+def is_transient(error: Exception) -> bool:
+    """Whether another attempt may do better."""
+    again = isinstance(error, Conflict | NotFound | PartialCommit | Unavailable)
+    return again and not isinstance(error, NotReady)
+
+
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Runs decisions against a store."""
+    """Runs decisions against a store. `cache` learns what they read and wrote."""
 
     store: Datastore
     retry: Retry
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
+    cache: Cache | None = None
 
     def run(
         self,
@@ -68,38 +76,44 @@ class Attempts:
         *,
         progress: Progress | None = None,
         lock: AbstractContextManager[object] | None = None,
+        failed: TortieError | None = None,
     ) -> T:
         """The result of the first decision that was committed.
 
-        `lock` (re-enterable one after another) is held during each attempt. Raises what
-        `decide` raises, and after the last attempt `Conflict` or `Unavailable`.
+        `lock` (re-enterable one after another) is held during each attempt. `failed` is how an
+        attempt made elsewhere ended: it counts. Raises what `decide` raises, and after the last
+        attempt `Conflict` or `Unavailable`.
         """
         progress = progress or Progress()
         deadline: float | None = None
         failures = preparations = 0
         while True:
-            try:
-                with lock or nullcontext():
-                    if deadline is None:
-                        deadline = self.monotonic() + self.retry.seconds
-                    result = self._attempt(decide, progress)
-            except NotReady:
-                raise
-            except (Conflict, NotFound, PartialCommit, Unavailable) as error:
+            error, failed = failed, None
+            if error is None:
+                try:
+                    with lock or nullcontext():
+                        if deadline is None:
+                            deadline = self.monotonic() + self.retry.seconds
+                        result = self._attempt(decide, progress)
+                except TortieError as problem:
+                    if not is_transient(problem):
+                        raise
+                    error = problem
+            if error is not None:
                 failures += 1
                 late = deadline is not None and self.monotonic() >= deadline
                 if failures >= self.retry.attempts or late:
                     raise _final(what, error) from error
                 self.sleep(self._pause(failures))
-                continue
-            if not isinstance(result, Again):
+            elif not isinstance(result, Again):
                 return result
-            preparations += 1
-            if preparations >= PREPARATIONS:
-                raise Conflict(f"{what}: gave up after {preparations} preparations")
+            else:
+                preparations += 1
+                if preparations >= PREPARATIONS:
+                    raise Conflict(f"{what}: gave up after {preparations} preparations")
 
     def _attempt(self, decide: Callable[[Transaction], T | Again], progress: Progress) -> T | Again:
-        tx = Transaction(self.store)
+        tx = Transaction(self.store, self.cache)
         result = decide(tx)
         try:
             tx.commit()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from libtortie.errors import MigrationRefused, OwnerMismatch
-from libtortie.model.ipam import Block, Owner
-from libtortie.model.keys import BlockKey, Blocks
+from libtortie.errors import Malformed, MigrationRefused, OwnerMismatch
+from libtortie.model.ipam import Owner
+from libtortie.model.keys import BlockKey
 
 from . import block as blocks
 from . import ownership
@@ -76,14 +76,16 @@ def seats(tx: Transaction, node: str, container_id: str) -> tuple[tuple[str, Own
     Raises `Malformed` when a block cannot be read: it may have a seat.
     """
     found: list[tuple[str, Owner]] = []
-    records = (record for version in (4, 6) for record in tx.records(Blocks(version)))
-    for block in (record.value for record in records if isinstance(record.value, Block)):
-        for held in block.attributes:
-            for owner in (held.active, held.alternate):
-                seat = (held.handle_id or "", owner)
-                mine = (owner.get("node"), owner.get("container-id")) == (node, container_id)
-                if mine and held.handle_id and seat not in found:
-                    found.append(seat)
+    for version in (4, 6):
+        for block in tx.scan(tx.block_names(version)):
+            if isinstance(block, Malformed):
+                raise block
+            for held in block.attributes:
+                for owner in (held.active, held.alternate):
+                    seat = (held.handle_id or "", owner)
+                    mine = (owner.get("node"), owner.get("container-id")) == (node, container_id)
+                    if mine and held.handle_id and seat not in found:
+                        found.append(seat)
     return tuple(found)
 
 

@@ -36,6 +36,16 @@ class VMHandle:
     pieces: tuple[Piece, ...]
 
     @property
+    def key(self) -> str:
+        """Unique among all that is judged."""
+        return f"vm {self.handle_id}"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.handle_id} [{', '.join(str(one) for one in self.addresses)}]"
+
+    @property
     def addresses(self) -> tuple[IPAddress, ...]:
         """What it holds."""
         return tuple(piece.address for piece in self.pieces)

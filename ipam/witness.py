@@ -18,7 +18,7 @@ T = TypeVar("T")
 _Key = tuple[tuple[str, str], ...]
 
 
-class _Question(Exception):
+class Question(Exception):
     """An attempt needs to know about an owner. It never leaves `answered`."""
 
     def __init__(self, owner: Owner) -> None:
@@ -39,7 +39,7 @@ class Witness:
         known = self._answers.get(_key(owner))
         if known is None:
             self._open = owner
-            raise _Question(owner)
+            raise Question(owner)
         return known
 
     def learn(self) -> None:
@@ -54,7 +54,7 @@ def answered(attempt: Callable[[], T], *witnesses: Witness) -> T:
     while True:
         try:
             return attempt()
-        except _Question:
+        except Question:
             for witness in witnesses:
                 witness.learn()
 

@@ -1,11 +1,24 @@
-"""RFC 3339 times as Kubernetes and Calico write them: UTC, whole seconds, `Z`.
+"""RFC 3339 times as Kubernetes and Calico write them (UTC, whole seconds, `Z`); Go's durations.
 
 Go's *default* time text (owner attribute `timestamp`) is another format and not made here.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+
+_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 def rfc3339(time: datetime) -> str:
@@ -21,3 +34,19 @@ def parse_rfc3339(text: str) -> datetime:
     if time.tzinfo is None or text[4:5] != "-" or text[10:11] not in ("T", "t"):
         raise ValueError(f"{text!r} is not an RFC 3339 time")
     return time.astimezone(UTC)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration. Raises ValueError."""
+    if text == "0":
+        return 0.0
+    total, position = 0.0, 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None:
+            raise ValueError(f"{text!r} is not a duration such as 30s or 1m30s")
+        total += float(part[1]) * _UNITS[part[2]]
+        position = part.end()
+    if not text:
+        raise ValueError("a duration must not be empty")
+    return total

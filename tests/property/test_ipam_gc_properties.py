@@ -103,7 +103,7 @@ class Machine:
         except TortieError:
             return
         freed = [one for one in self.last.verdicts if one.outcome is Outcome.FREE]
-        owners = [owner for one in freed for owner in one.handle.owners]
+        owners = [owner for one in freed for owner in one.subject.owners]
         assert not any(owner.get("vm-uid") == self.uid for owner in owners if self.uid)
         assert not any(owner.get("pod") == self.pod for owner in owners if self.pod)
         if freed:
@@ -113,7 +113,7 @@ class Machine:
 
     def _count(self, blind: bool, holder: bool) -> None:
         """The second account of what was observed: coarser, it counts any holder at all."""
-        owners = [o for one in self.last.verdicts for o in one.handle.owners]
+        owners = [o for one in self.last.verdicts for o in one.subject.owners]
         stranger = owners and all(o.get("vm-uid") != self.uid for o in owners)
         if holder and not stranger:
             self.gone_for = 0

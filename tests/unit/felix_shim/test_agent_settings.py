@@ -9,9 +9,10 @@ import pytest
 
 from felix_shim.config import load_config, parse_config
 from felix_shim.routes import Priorities
-from felix_shim.settings import Settings, effective, parse_duration
+from felix_shim.settings import Settings, effective
 from libtortie.errors import InvalidInput
 from libtortie.model.resources import FelixConfigurationSpec
+from libtortie.model.times import parse_duration
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.fakes.kube import FakeKube
 
 HANDLE = "k8s-pod-network.vmi.shop.db"
 NODES = ("n1", "n2", "n3")
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @dataclass

@@ -66,7 +66,7 @@ class Story:
         )
         handles, _ = read_vm_handles(store)
         self.last = collect(means, handles, self.last.memory)
-        found = [one for one in self.last.verdicts if one.handle.handle_id == HANDLE]
+        found = [one for one in self.last.verdicts if one.subject.handle_id == HANDLE]
         return found[0].outcome if found else Outcome.FREE
 
     @property
@@ -315,7 +315,7 @@ def test_containers_are_not_judged(story: Story) -> None:
     story.world.client().assign("net.vmi.0123456789ab", plain_pod("web"), AddressRequest())
     story.collect()
     story.collect(later=60)
-    assert [one.handle.handle_id for one in story.last.verdicts] == [HANDLE]
+    assert [one.subject.handle_id for one in story.last.verdicts] == [HANDLE]
     assert story.world.allocated() == {"net.vmi.0123456789ab": 1}
 
 
@@ -427,7 +427,7 @@ def test_nothing_to_judge_asks_the_api_nothing() -> None:
 def test_each_verdict_is_explained(story: Story) -> None:
     delete_vm(story)
     story.collect()
-    addresses = ", ".join(str(one) for one in story.last.verdicts[0].handle.addresses)
+    addresses = ", ".join(str(one) for one in story.last.verdicts[0].subject.addresses)
     gone = "VirtualMachine shop/db with UID vm-1 is gone"
     assert explain(story.last.verdicts) == (f"wait (in 60 s): {HANDLE} [{addresses}]: {gone}",)
     story.collect(later=60)

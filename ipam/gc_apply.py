@@ -1,0 +1,151 @@
+"""From ripe verdicts to effects: the last question to the API, the order, what went wrong.
+
+A ripe verdict is still only an opinion of lists. Before an address is freed, or a removed node's
+block given up, the API is asked by name; only its "not found" (or another UID) lets it go. An
+effect that fails leaves its subject alone, with the reason; the next pass tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from libtortie.errors import NotFound, TortieError, first_line
+from libtortie.kube.objects import KubeNode, Pod
+from libtortie.kube.port import KubeReader
+
+from . import gc_effects, gc_vms
+from .gc_addresses import Life, owner_of, pod_life, pod_of
+from .gc_claims import Claim, Flaw
+from .gc_cluster import NO_API, PodFacts, PodName, kube_name, names_in, pod_facts
+from .gc_effects import BATCH, Means
+from .gc_handles import HandleState
+from .gc_inventory import Allocated, Inventory
+from .gc_verdicts import Outcome, Subject, Verdict, kept
+from .ownership import is_pod
+from .vm_handles import VMHandle
+
+S = TypeVar("S", bound=Subject)
+Due = Verdict[Subject]
+
+CHANGED = "it changed after it was judged"
+
+
+def apply(means: Means, inventory: Inventory, verdicts: Sequence[Due]) -> tuple[Due, ...]:
+    """Do what is ripe; a verdict that could not be carried out becomes KEEP with the reason.
+
+    Addresses first, then handles, then claims: a block may be empty by then.
+    """
+    due = [one for one in verdicts if one.outcome is Outcome.FREE]
+    holders: dict[str, list[tuple[Due, Allocated]]] = {}
+    done: list[Due] = []
+    for one in due:
+        if isinstance(one.subject, VMHandle):
+            done.append(free_vm(means, one, one.subject))
+        elif isinstance(one.subject, Allocated):
+            holders.setdefault(one.subject.handle_id, []).append((one, one.subject))
+    for handle_id, judged in holders.items():
+        done += _free(means, inventory, handle_id, judged)
+    states = [(one, one.subject) for one in due if isinstance(one.subject, HandleState)]
+    for start in range(0, len(states), BATCH):
+        done += _mend(means, states[start : start + BATCH])
+    done += [_tidy(means, inventory, o, o.subject) for o in due if isinstance(o.subject, Claim)]
+    by_key = {one.subject.key: one for one in done}
+    return tuple(by_key.get(one.subject.key, one) for one in verdicts)
+
+
+def free_vm(means: Means, verdict: Verdict[S], handle: VMHandle) -> Verdict[S]:
+    """Free a VM's addresses if that is the verdict."""
+    if verdict.outcome is not Outcome.FREE:
+        return verdict
+    life = gc_vms.confirm(means.kube, handle)
+    if life.lives is not False:
+        return _spared(verdict, life)
+    try:
+        return verdict if gc_effects.release_vm(means, handle) else kept(verdict, CHANGED)
+    except TortieError as error:
+        return _failed(verdict, error)
+
+
+def _free(
+    means: Means, inventory: Inventory, handle_id: str, judged: list[tuple[Due, Allocated]]
+) -> list[Due]:
+    """Free those of a handle's addresses that the API, asked by name, does not speak for."""
+    done: list[Due] = []
+    certain: list[tuple[Due, Allocated]] = []
+    for verdict, found in judged:
+        life = _pod_now(means.kube, inventory, found)
+        if life.lives is False:
+            certain.append((verdict, found))
+        else:
+            done.append(_spared(verdict, life))
+    if not certain:
+        return done
+    try:
+        freed = gc_effects.release(means, handle_id, [found.piece for _, found in certain])
+    except TortieError as error:
+        return done + [_failed(verdict, error) for verdict, _ in certain]
+    return done + [v if found.piece in freed else kept(v, CHANGED) for v, found in certain]
+
+
+def _pod_now(kube: KubeReader | None, inventory: Inventory, found: Allocated) -> Life:
+    """What the API says of an address's pod, or of a tunnel's node, when asked by name."""
+    owner = owner_of(found)
+    if not is_pod(owner):
+        return _node_now(kube, inventory, owner.get("node", ""))
+    if kube is None:
+        return Life(None, NO_API.reason)
+    pods: dict[PodName, PodFacts] = {}
+    namespace, name = pod_of(owner)
+    try:
+        pods[namespace, name] = pod_facts(kube.get(Pod, name, namespace), names_in(inventory))
+    except NotFound:
+        pass
+    except TortieError as error:
+        return Life(None, first_line(error))
+    return pod_life(owner, found.piece.address, pods)
+
+
+def _node_now(kube: KubeReader | None, inventory: Inventory, node: str) -> Life:
+    """Whether the API has a node; the datastore's word is compared by the commit."""
+    if kube is None:
+        return Life(False, "")
+    stored = inventory.nodes.get(node)
+    name = (kube_name(stored) if stored else "") or node
+    try:
+        kube.get(KubeNode, name)
+    except NotFound:
+        return Life(False, "")
+    except TortieError as error:
+        return Life(None, first_line(error))
+    return Life(True, f"node {name} exists")
+
+
+def _mend(means: Means, judged: Sequence[tuple[Due, HandleState]]) -> list[Due]:
+    """Mend handles together; where that fails, each for itself."""
+    try:
+        mended = gc_effects.mend_handles(means, [state for _, state in judged])
+    except TortieError as error:
+        if len(judged) == 1:
+            return [_failed(judged[0][0], error)]
+        return [one for pair in judged for one in _mend(means, [pair])]
+    return [v if state.handle_id in mended else kept(v, CHANGED) for v, state in judged]
+
+
+def _tidy(means: Means, inventory: Inventory, verdict: Due, claim: Claim) -> Due:
+    if claim.flaw is Flaw.LOST_NODE:
+        life = _node_now(means.kube, inventory, claim.node)
+        if life.lives is not False:
+            return _spared(verdict, life)
+    try:
+        return verdict if gc_effects.tidy(means, claim) else kept(verdict, CHANGED)
+    except TortieError as error:
+        return _failed(verdict, error)
+
+
+def _spared(verdict: Verdict[S], life: Life) -> Verdict[S]:
+    return kept(verdict, life.reason, unknown=life.lives is None)
+
+
+def _failed(verdict: Verdict[S], error: TortieError) -> Verdict[S]:
+    return kept(verdict, f"it could not be freed: {first_line(error)}", unknown=True)

@@ -1,0 +1,220 @@
+"""What lives, by the API and by what nodes have stored: pods, nodes, tunnel addresses.
+
+Asked after IPAM's own records were read (`gc_inventory`). An answer that fails, that the server
+gave before it had read its store, or that is empty where allocations say that it cannot be, is
+`Unknown`: nothing is ever condemned by it. Only `trust_empty` makes an empty list an answer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_interface
+from typing import Any, TypeVar
+
+from libtortie.errors import NotFound, TortieError, first_line
+from libtortie.kube.objects import KubeNode, KubeObject, Pod
+from libtortie.kube.port import KubeReader
+from libtortie.model.ipam import IPAddress
+from libtortie.model.names import ANNOTATION_POD_UID, ORCHESTRATOR_K8S
+from libtortie.model.resources import Node, WorkloadEndpoint
+
+from .gc_inventory import NODES, Inventory
+from .gc_verdicts import Span, Unknown
+
+T = TypeVar("T", bound=KubeObject)
+
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+NO_API = Unknown("no Kubernetes API is configured")
+_CALICO = "cni.projectcalico.org/"
+_STATIC_UID = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
+"""Where a static pod's object has the UID by which the kubelet knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What is known of one pod. `addresses` and `containers` are what API and endpoint report."""
+
+    uids: frozenset[str]
+    nodes: frozenset[str]
+    finished: bool = False
+    addresses: frozenset[IPAddress] = frozenset()
+    containers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Who lives. `nodes` are the names of those that exist; `tunnels` says whose address is whose."""
+
+    span: Span
+    pods: Mapping[PodName, PodFacts] | Unknown
+    nodes: frozenset[str] | Unknown
+    tunnels: Mapping[IPAddress, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Which endpoints a pod has, and what its node is called in the datastore."""
+
+    endpoints: Mapping[PodName, tuple[WorkloadEndpoint, ...]]
+    nodes: Mapping[str, frozenset[str]]
+
+
+def observe_cluster(
+    kube: KubeReader | None,
+    inventory: Inventory,
+    monotonic: Callable[[], float],
+    *,
+    trust_empty: bool = False,
+) -> Cluster:
+    """Ask who lives; never raises for what the API answers.
+
+    The observation began, for the grace, when the first question was asked.
+    """
+    began = monotonic()
+    kube_nodes = listed(kube, KubeNode, trust_empty=trust_empty)
+    pods = listed(kube, Pod, trust_empty=trust_empty)
+    names = names_in(inventory)
+    return Cluster(
+        span=Span(began, monotonic()),
+        pods=pods
+        if isinstance(pods, Unknown)
+        else {(p.metadata.namespace, p.metadata.name): pod_facts(p, names) for p in pods},
+        nodes=_living_nodes(inventory, kube_nodes, trust_empty=trust_empty),
+        tunnels=tunnels(inventory.nodes.values()),
+    )
+
+
+def listed(kube: KubeReader | None, kind: type[T], *, trust_empty: bool) -> tuple[T, ...] | Unknown:
+    """Every object of a kind, if the list is complete and may be believed."""
+    if kube is None:
+        return NO_API
+    objects = complete(kube, kind)
+    if objects == () and not trust_empty:
+        return Unknown(f"the API lists no {kind.api.plural} at all")
+    return objects
+
+
+def complete(kube: KubeReader, kind: type[T], namespace: str = "") -> tuple[T, ...] | Unknown:
+    """Every object of a kind (in a namespace), if the list is complete."""
+    try:
+        objects, version = kube.list(kind, namespace)
+    except NotFound:
+        return Unknown("the kind is not served")
+    except TortieError as error:
+        return Unknown(first_line(error))
+    if version in ("", "0"):
+        return Unknown("the list has no version: the server had not read its store")
+    return objects
+
+
+def names_in(inventory: Inventory) -> Names:
+    """What the datastore says about pods and nodes of the API."""
+    endpoints: dict[PodName, list[WorkloadEndpoint]] = defaultdict(list)
+    for endpoint in inventory.endpoints:
+        if endpoint.spec.pod and endpoint.spec.orchestrator in ("", ORCHESTRATOR_K8S):
+            endpoints[endpoint.metadata.namespace, endpoint.spec.pod].append(endpoint)
+    aliases: dict[str, set[str]] = defaultdict(set)
+    for name, node in inventory.nodes.items():
+        aliases[kube_name(node) or name].add(name)
+    return Names(
+        {key: tuple(found) for key, found in endpoints.items()},
+        {key: frozenset(found) for key, found in aliases.items()},
+    )
+
+
+def pod_facts(pod: Pod, names: Names) -> PodFacts:
+    """What API and datastore report of a pod. An address that is none is left out."""
+    meta, notes = pod.metadata, pod.metadata.annotations
+    uids = frozenset(filter(None, (meta.uid, *(notes.get(key, "") for key in _STATIC_UID))))
+    node = pod.spec.node_name
+    nodes = frozenset({node, *names.nodes.get(node, ())}) if node else frozenset()
+    texts = [pod.status.pod_ip, *(one.ip for one in pod.status.pod_ips)]
+    texts += [notes.get(_CALICO + "podIP", ""), *notes.get(_CALICO + "podIPs", "").split(",")]
+    containers = {notes.get(_CALICO + "containerID", "")}
+    for endpoint in names.endpoints.get((meta.namespace, meta.name), ()):
+        theirs = endpoint.metadata.annotations.get(ANNOTATION_POD_UID, meta.uid)
+        if theirs in uids and (not nodes or endpoint.spec.node in nodes):
+            texts += endpoint.spec.ip_networks
+            containers.add(endpoint.spec.container_id)
+    return PodFacts(
+        uids, nodes, pod.finished, frozenset(addresses(texts)), frozenset(containers - {""})
+    )
+
+
+def addresses(texts: Iterable[str]) -> Iterator[IPAddress]:
+    """The addresses in texts, with or without a prefix length; what is none is left out."""
+    for text in texts:
+        try:
+            yield ip_interface(text.strip()).ip
+        except ValueError:
+            continue
+
+
+def tunnels(nodes: Iterable[Node]) -> dict[IPAddress, frozenset[str]]:
+    """Every tunnel address that a Node names, and which Nodes do."""
+    found: dict[IPAddress, set[str]] = defaultdict(set)
+    for node in nodes:
+        for address in tunnel_addresses(node):
+            found[address].add(node.metadata.name)
+    return {address: frozenset(names) for address, names in found.items()}
+
+
+def tunnel_addresses(node: Node) -> tuple[IPAddress, ...]:
+    """The addresses of a node's own tunnels, of both families."""
+    spec = node.spec.to_wire()
+    bgp, wireguard = _part(spec, "bgp"), _part(spec, "wireguard")
+    texts = [
+        bgp.get("ipv4IPIPTunnelAddr"),
+        spec.get("ipv4VXLANTunnelAddr"),
+        spec.get("ipv6VXLANTunnelAddr"),
+        wireguard.get("interfaceIPv4Address"),
+        wireguard.get("interfaceIPv6Address"),
+    ]
+    found = []
+    for text in texts:
+        try:
+            found.append(ip_address(str(text)))
+        except ValueError:
+            continue
+    return tuple(found)
+
+
+def _living_nodes(
+    inventory: Inventory, kube_nodes: tuple[KubeNode, ...] | Unknown, *, trust_empty: bool
+) -> frozenset[str] | Unknown:
+    """A node exists if its Node is stored or the API has it.
+
+    A stored Node that names its Kubernetes node (`orchRefs`) exists only with that one.
+    """
+    if NODES in inventory.blind:
+        return Unknown("a Node cannot be read")
+    if kube_nodes is NO_API:
+        if not inventory.nodes and not trust_empty:
+            return Unknown("no Node is stored, and no Kubernetes API is configured")
+        return frozenset(inventory.nodes)
+    if isinstance(kube_nodes, Unknown):
+        return Unknown(f"nodes: {kube_nodes.reason}")
+    living = {node.metadata.name for node in kube_nodes}
+    for name, node in inventory.nodes.items():
+        theirs = kube_name(node)
+        if not theirs or theirs in living:
+            living.add(name)
+    return frozenset(living)
+
+
+def kube_name(node: Node) -> str:
+    """What Kubernetes calls a stored node; "" when it does not say."""
+    references = node.spec.to_wire().get("orchRefs")
+    for one in references if isinstance(references, list) else ():
+        if isinstance(one, dict) and one.get("orchestrator") == ORCHESTRATOR_K8S:
+            return str(one.get("nodeName") or "")
+    return ""
+
+
+def _part(spec: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = spec.get(key)
+    return found if isinstance(found, Mapping) else {}

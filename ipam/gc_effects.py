@@ -1,0 +1,205 @@
+"""What is done about what was condemned: compare-and-swap on exactly what was judged.
+
+Everything is read again in the transaction that changes it. If it is not what was judged, nothing
+is done (False); so two collectors, or a collector and an ADD, cannot both have their way. An
+effect whose answer was lost, or that was killed in the middle, is finished by its repetition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from libtortie.datastore.port import Datastore
+from libtortie.kube.port import KubeReader
+from libtortie.model.ipam import AffinityState, BlockAffinity
+from libtortie.model.keys import BlockKey, HandleKey, IPNetwork, Kind, ResourceKey
+from libtortie.model.resources import Node
+
+from . import block as blocks
+from . import vm
+from .attempts import AGAIN, Again, Attempts, Progress, Retry
+from .gc_claims import Claim, Flaw
+from .gc_cluster import kube_name
+from .gc_handles import HandleState
+from .holdings import Held, Holdings, heal, holdings, set_counts
+from .settings import read_config, require_ready
+from .transaction import Transaction
+from .vm_handles import Piece, VMHandle, piece_of
+
+RETRY = Retry(attempts=5, seconds=5.0)
+
+BATCH = 16
+"""Orphan handles deleted together: a commit may have 128 operations, and each has a few blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a pass works with. `now` is wall-clock time, for cool-downs. Times are in seconds."""
+
+    store: Datastore
+    kube: KubeReader | None
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    retry: Retry = RETRY
+
+    def run(self, what: str, decide: Callable[[Transaction, Progress], bool | Again]) -> bool:
+        """The result of a decision that was committed. Raises `TortieError`."""
+        progress = Progress()
+        loop = Attempts(self.store, self.retry, self.monotonic, self.sleep)
+        return loop.run(what, lambda tx: decide(tx, progress), progress=progress)
+
+
+def release_vm(means: Means, judged: VMHandle) -> bool:
+    """Free all of a VM's addresses, if they are what was judged."""
+
+    def decide(tx: Transaction, progress: Progress) -> bool | Again:
+        require_ready(tx)
+        found = holdings(tx, judged.handle_id, also=[piece.cidr for piece in judged.pieces])
+        if heal(tx, found):
+            return AGAIN
+        actual = tuple(piece for _, piece in _pieces(tx, found))
+        rest = progress.uncertain and all(piece in judged.pieces for piece in actual)
+        if actual != judged.pieces and not rest:
+            return False  # with `rest` an attempt of ours did some of it, and its answer was lost
+        vm.stage_release(tx, found, found.held, now=means.now())
+        return True
+
+    return means.run(f"free {judged.handle_id}", decide)
+
+
+def release(means: Means, handle_id: str, judged: Sequence[Piece]) -> frozenset[Piece]:
+    """Free those addresses of a handle that still are what was judged, and say which."""
+    freed: set[Piece] = set()
+
+    def decide(tx: Transaction, progress: Progress) -> bool | Again:
+        require_ready(tx)
+        found = holdings(tx, handle_id, also=[piece.cidr for piece in judged])
+        if heal(tx, found):
+            return AGAIN
+        actual = _pieces(tx, found)
+        same = [(held, piece) for held, piece in actual if piece in judged]
+        there = {piece.address for _, piece in actual}
+        if not progress.uncertain:
+            freed.clear()  # else an earlier attempt may have freed what is not there any more
+        freed.difference_update([piece for piece in freed if piece.address in there])
+        freed.update(piece for _, piece in same)
+        vm.stage_release(tx, found, [held for held, _ in same], now=means.now())
+        return True
+
+    means.run(f"free addresses of {handle_id}", decide)
+    return frozenset(freed)
+
+
+def mend_handles(means: Means, judged: Sequence[HandleState]) -> frozenset[str]:
+    """Make these records true, all in one commit; says which still were what was judged.
+
+    The blocks a record counts wrongly are written too, so that a writer which raised the count
+    and has not yet written its block fails there.
+    """
+    done: set[str] = set()
+
+    def decide(tx: Transaction, progress: Progress) -> bool | Again:
+        require_ready(tx)
+        if not progress.uncertain:
+            done.clear()
+        done.update(state.handle_id for state in judged if _mend(tx, state))
+        return True
+
+    names = ", ".join(state.handle_id for state in judged)
+    means.run(f"mend handles {names}", decide)
+    return frozenset(done)
+
+
+def _mend(tx: Transaction, state: HandleState) -> bool:
+    """Stage one handle's record as the blocks have it."""
+    record = tx.record(HandleKey(state.handle_id))
+    if (record.revision if record else None) != state.revision:
+        return False
+    found = holdings(tx, state.handle_id, also=[cidr for cidr, _ in state.held])
+    if found.counts != dict(state.held):
+        return False
+    for cidr in found.counts:
+        tx.guard(BlockKey(cidr))
+    if not heal(tx, found):
+        set_counts(tx, state.handle_id, found.counts)
+    return True
+
+
+def tidy(means: Means, claim: Claim) -> bool:
+    """Give up a claim, or write its lost record, if it still has the flaw it was judged for."""
+
+    def decide(tx: Transaction, progress: Progress) -> bool | Again:
+        require_ready(tx)
+        return _tidy(tx, claim, means.now()) or progress.uncertain
+
+    return means.run(f"tidy {claim.name}", decide)
+
+
+def _tidy(tx: Transaction, claim: Claim, now: datetime) -> bool:
+    cidr, key = claim.cidr, claim.affinity
+    block = tx.block(cidr)
+    if claim.node:
+        record = tx.record(key)
+        if (record.revision if record else None) != claim.revision:
+            return False
+    ours = block is not None and (block.node or "") == claim.node
+    tx.guard(BlockKey(cidr))
+    match claim.flaw:
+        case Flaw.LOST_NODE:
+            return _give_up(tx, claim, now)
+        case Flaw.FALSE if block is not None and not ours:
+            tx.remove(key)
+        case Flaw.NO_BLOCK if block is None:
+            tx.remove(key)
+        case Flaw.NO_RECORD if ours:
+            tx.put(key, BlockAffinity(AffinityState.CONFIRMED))
+        case Flaw.EMPTY if ours and block is not None and block.sequence_number == claim.number:
+            if not _empty(tx, cidr, now):
+                return False
+            tx.remove(BlockKey(cidr))
+            if claim.revision is not None:
+                tx.remove(key)
+        case _:
+            return False
+    return True
+
+
+def _give_up(tx: Transaction, claim: Claim, now: datetime) -> bool:
+    """A removed node's block goes if it is empty, else its affinity; the node must be gone still.
+
+    The block first: what is left of it, if the store stops in between, is a false affinity.
+    """
+    cidr, block = claim.cidr, tx.block(claim.cidr)
+    node = tx.value(ResourceKey(Kind.NODE, claim.node), Node)
+    if block is None or block.node != claim.node or (node is not None and not kube_name(node)):
+        return False
+    tx.guard(ResourceKey(Kind.NODE, claim.node))
+    if _empty(tx, cidr, now):
+        tx.remove(BlockKey(cidr))
+    else:
+        orphan = replace(block, affinity=None, affinity_claim_time=None)
+        tx.put(BlockKey(cidr), blocks.touch(orphan))
+    if claim.revision is not None:
+        tx.remove(claim.affinity)
+    return True
+
+
+def _empty(tx: Transaction, cidr: IPNetwork, now: datetime) -> bool:
+    """Whether nothing in a block is held, or cools down still."""
+    block, seconds = tx.block(cidr), read_config(tx).cooldown_seconds
+    return block is not None and blocks.is_empty(
+        blocks.expire_cooldown(block, now=now, cooldown=seconds)
+    )
+
+
+def _pieces(tx: Transaction, found: Holdings) -> list[tuple[Held, Piece]]:
+    """What a handle holds, as the inventory would say it."""
+    return [
+        (item, piece_of(block, item.ordinal, vm.owners_of(item)))
+        for item in found.held
+        if (block := tx.block(item.cidr)) is not None
+    ]
