@@ -50,7 +50,7 @@ class Guest:
         """Be stopped again."""
         self._over.set()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         self._threads.clear()
 
     def _socket(self) -> socket.socket:
@@ -109,7 +109,7 @@ class Prober:
         """Stop asking."""
         self._over.set()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         self._sock.close()
 
     @staticmethod

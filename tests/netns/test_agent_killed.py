@@ -45,7 +45,7 @@ def killed(node: CalledNode, verb: str, pod: str, container: str, nth: int) -> b
     assert answer.code == 11, (nth, answer)
     assert "broke the connection" in answer.body["msg"]
     assert node.agent is not None
-    assert node.agent.wait(10) == -9
+    assert node.agent.wait(60) == -9
     node.agent = None
     disarm(node.root)
     return True

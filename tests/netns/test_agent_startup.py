@@ -160,7 +160,7 @@ def test_an_address_another_node_has(fresh: Callable[..., NodeProcess]) -> None:
     node.store.create(ResourceKey(Kind.NODE, "twin"), node_resource("twin", "172.31.1.2/16"))
     node.start(wait=False)
     assert node.agent is not None
-    assert node.agent.wait(timeout=30) == 1
+    assert node.agent.wait(timeout=90) == 1
     (line,) = node.lines("agent_failed")
     assert "172.31.1.2 (on up0) is already that of node twin" in line["reason"]
     assert node.stored(ResourceKey(Kind.NODE, NODE)) is None

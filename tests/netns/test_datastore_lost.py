@@ -61,7 +61,7 @@ def test_a_lost_file_stops_the_agent_and_nothing_else(node: NodeProcess) -> None
     before = kernel(node)
     node.start(wait=False)
     assert node.agent is not None
-    assert node.agent.wait(timeout=30) == 1
+    assert node.agent.wait(timeout=90) == 1
     (failed,) = node.lines("agent_failed")
     for part in (str(path), "missing", known, "backup", "--init-datastore"):
         assert part in failed["reason"]

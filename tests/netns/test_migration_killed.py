@@ -87,7 +87,7 @@ class Scene:
     def dead(self) -> None:
         """Wait for the death that was armed; and start it again."""
         assert self.node.agent is not None
-        assert self.node.agent.wait(15) == -9
+        assert self.node.agent.wait(60) == -9
         disarm(self.node.root)
         self.revive()
 
@@ -100,7 +100,7 @@ class Scene:
 
     def end(self) -> dict[str, object]:
         """What there is when everything has come to rest."""
-        until("the route is normal", lambda: self.node.metrics(POD) == [1024], seconds=20)
+        until("the route is normal", lambda: self.node.metrics(POD) == [1024])
         self.swapped()
         until("a status file", lambda: self.node.status(POD))
         now = time.monotonic()
@@ -121,7 +121,8 @@ class Scene:
 
     def saved(self) -> str:
         """The agent's state file."""
-        return (self.node.root / "state" / "migration-state.json").read_text()
+        path = self.node.root / "state" / "migration-state.json"
+        return path.read_text() if path.exists() else ""
 
 
 def watch_routes(node: CalledNode) -> Path:

@@ -89,13 +89,13 @@ def test_another_process_and_its_death(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="another process"), locks.hold("k", 0.02):
             pass
         os.kill(holder.pid, signal.SIGKILL)
-        holder.wait(10)
+        holder.wait(60)
         assert not locks.busy("k")
         with locks.hold("k", 0):
             pass
     finally:
         holder.kill()
-        holder.wait(10)
+        holder.wait(60)
         for pipe in (holder.stdin, holder.stdout):
             if pipe:
                 pipe.close()

@@ -11,7 +11,7 @@ import pytest
 
 from cni_plugin import detach, endpoint
 from libtortie.errors import Malformed, Unauthorized, Unavailable
-from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
+from libtortie.kube.objects import KubeObject, Pod, VirtualMachine, VirtualMachineInstance
 from libtortie.linux.port import Route
 from libtortie.model import names
 from libtortie.model.keys import BlockKey, path_of
@@ -87,17 +87,17 @@ def test_many_dels_of_a_dead_sandbox_beside_its_successors_add(world: CniWorld) 
 
     def linger() -> None:
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     node.gate.during = linger
     with ThreadPoolExecutor(12) as pool:
         adding = pool.submit(node.add, "web-0", "c2")
-        assert inside.wait(10)
+        assert inside.wait(60)
         deleting = [pool.submit(node.delete, "web-0", "c1", netns="") for _ in range(10)]
         go_on.set()
-        result = adding.result(30)
+        result = adding.result(60)
         for one in deleting:
-            one.result(30)
+            one.result(60)
     assert world.allocated() == {first_address(result): "k8s-pod-network.c2"}
     assert world.endpoints()[0].spec.container_id == "c2"
     assert node.route(first_address(result)) is not None
@@ -317,19 +317,49 @@ def test_a_stopped_vm_keeps_its_address(world: CniWorld, pod_still_there: bool) 
     assert world.endpoints() == []
 
 
-@pytest.mark.parametrize("how", ["deleting", "gone", "replaced"])
-def test_the_address_is_freed_with_the_vm(world: CniWorld, how: str) -> None:
-    node = started_vm(world)
-    body = {"name": "db", "namespace": "default", "uid": "vm-db"}
+def end(world: CniWorld, kind: type[KubeObject], uid: str, how: str) -> None:
+    """What becomes of one of the VM's two objects."""
+    body = {"name": "db", "namespace": "default", "uid": uid}
     if how == "gone":
-        world.kube.remove(VirtualMachine, "db", "default")
+        world.kube.remove(kind, "db", "default")
     elif how == "replaced":
-        world.kube.put({"metadata": {**body, "uid": "another"}}, VirtualMachine)
-    else:
+        world.kube.put({"metadata": {**body, "uid": "another"}}, kind)
+    elif how == "deleting":
         stamp = {"deletionTimestamp": "2026-08-22T13:00:00Z", "finalizers": ["x"]}
-        world.kube.put({"metadata": {**body, **stamp}}, VirtualMachine)
+        world.kube.put({"metadata": {**body, **stamp}}, kind)
+
+
+ENDINGS = ["deleting", "gone", "replaced"]
+
+
+@pytest.mark.parametrize("vm", ENDINGS)
+@pytest.mark.parametrize("vmi", ENDINGS)
+def test_the_address_is_freed_with_the_vm(world: CniWorld, vm: str, vmi: str) -> None:
+    node = started_vm(world)
+    end(world, VirtualMachine, "vm-db", vm)
+    end(world, VirtualMachineInstance, "vmi-db-1", vmi)
     node.delete("virt-launcher-db-a", "c1")
     assert world.nothing_left()
+
+
+@pytest.mark.parametrize("vm", ENDINGS)
+def test_an_orphaned_vmi_keeps_its_address(world: CniWorld, vm: str) -> None:
+    """`kubectl delete vm --cascade=orphan`, and a launcher that ends before KubeVirt's next."""
+    node = started_vm(world)
+    end(world, VirtualMachine, "vm-db", vm)
+    node.delete("virt-launcher-db-a", "c1")
+    assert list(world.allocated().values()) == [HANDLE]
+    end(world, VirtualMachineInstance, "vmi-db-1", "deleting")
+    node.delete("virt-launcher-db-a", "c1")
+    assert list(world.allocated().values()) == [HANDLE], "the seat is left: garbage collection's"
+
+
+@pytest.mark.parametrize("vmi", ENDINGS)
+def test_a_vmi_that_its_vm_makes_again_keeps_its_address(world: CniWorld, vmi: str) -> None:
+    node = started_vm(world)
+    end(world, VirtualMachineInstance, "vmi-db-1", vmi)
+    node.delete("virt-launcher-db-a", "c1")
+    assert list(world.allocated().values()) == [HANDLE]
 
 
 def test_a_standalone_vmi_is_its_own_vm(world: CniWorld) -> None:
@@ -346,7 +376,8 @@ def test_a_standalone_vmi_is_its_own_vm(world: CniWorld) -> None:
 
 def test_with_the_api_down_a_vms_del_is_retried_and_completed(world: CniWorld) -> None:
     node = started_vm(world)
-    world.kube.remove(VirtualMachine, "db", "default")
+    end(world, VirtualMachine, "vm-db", "gone")
+    end(world, VirtualMachineInstance, "vmi-db-1", "gone")
     world.kube.fail(Unavailable("no answer"), plural="virtualmachines")
     with pytest.raises(Unavailable):
         node.delete("virt-launcher-db-a", "c1")
@@ -356,7 +387,8 @@ def test_with_the_api_down_a_vms_del_is_retried_and_completed(world: CniWorld) -
 
 def test_without_permission_the_address_is_kept_and_del_succeeds(world: CniWorld) -> None:
     node = started_vm(world)
-    world.kube.remove(VirtualMachine, "db", "default")
+    end(world, VirtualMachine, "vm-db", "gone")
+    end(world, VirtualMachineInstance, "vmi-db-1", "gone")
     world.kube.fail(Unauthorized("get virtualmachines: forbidden"), plural="virtualmachines")
     node.delete("virt-launcher-db-a", "c1")
     assert list(world.allocated().values()) == [HANDLE]
@@ -394,7 +426,7 @@ def test_a_device_that_cannot_be_removed_bounds_del(
     monkeypatch.setattr(detach, "UNWIRE_SECONDS", 0.05)
     unblock = threading.Event()
     real = node.kernel.delete_link
-    monkeypatch.setattr(node.kernel, "delete_link", lambda name: unblock.wait(10))
+    monkeypatch.setattr(node.kernel, "delete_link", lambda name: unblock.wait(60))
     with pytest.raises(Unavailable, match="takes longer"):
         node.delete("web-0", "c1")
     unblock.set()

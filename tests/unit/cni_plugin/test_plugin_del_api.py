@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from libtortie.errors import InvalidInput, Malformed, Unauthorized, Unavailable
-from libtortie.kube.objects import Pod, VirtualMachine
+from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
 from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key, owners
 
 HANDLE = "k8s-pod-network.vmi.default.db"
@@ -89,6 +89,7 @@ def test_a_seat_without_an_endpoint_is_freed_with_the_vm(world: CniWorld) -> Non
     node = started_vm(world)
     world.memory.delete(endpoint_key("node1", "virt-launcher-db-a"))
     world.kube.remove(VirtualMachine, "db", "default")
+    world.kube.remove(VirtualMachineInstance, "db", "default")
     node.delete("virt-launcher-db-a", "c1")
     assert world.nothing_left()
 

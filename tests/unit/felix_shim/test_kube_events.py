@@ -110,8 +110,8 @@ def test_the_thread_creates_and_stops(kube: FakeKube, recorder: EventRecorder) -
     thread = threading.Thread(target=recorder.run)
     thread.start()
     recorder.warn(endpoint(), "text")
-    assert created.wait(10)
+    assert created.wait(60)
     recorder.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert len(events(kube)) == 1

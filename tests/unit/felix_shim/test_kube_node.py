@@ -102,7 +102,7 @@ def test_a_node_that_is_not_there_yet_is_waited_for(kube: FakeKube, log: Recordi
     thread = threading.Thread(target=condition.run)
     thread.start()
     condition.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

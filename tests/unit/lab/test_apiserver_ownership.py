@@ -180,7 +180,7 @@ def make(api: Api, plural: str, name: str, *owners: Json, namespace: str = "defa
 
 
 def eventually(wanted: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not wanted():
         assert time.monotonic() < deadline
         time.sleep(0.01)

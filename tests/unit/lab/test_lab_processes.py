@@ -227,7 +227,7 @@ def test_a_tools_last_words_are_in_the_error() -> None:
     with pytest.raises(LabError, match="exit 3: oh no"):
         run(["sh", "-c", "echo oh no >&2; exit 3"])
     with pytest.raises(LabError, match="no end after"):
-        run(["sleep", "5"], timeout=0.05)
+        run(["sleep", "60"], timeout=0.05)
     with pytest.raises(LabError, match="no-such-tool"):
         run(["no-such-tool"])
 
@@ -240,17 +240,17 @@ def test_queue_never_works_on_one_key_twice_at_once_and_once_more_after_a_change
         assert busy.acquire(blocking=False), "two at once"
         calls.append(key)
         started.release()
-        assert release.acquire(timeout=5)
+        assert release.acquire(timeout=60)
         busy.release()
 
     queue = WorkQueue(work, print)
     queue.start()
     queue.add("a")
-    assert started.acquire(timeout=5)
+    assert started.acquire(timeout=60)
     for _ in range(3):
         queue.add("a")
     release.release()
-    assert started.acquire(timeout=5)
+    assert started.acquire(timeout=60)
     release.release()
     queue.stop()
     assert calls == ["a", "a"]
@@ -270,7 +270,7 @@ def test_queue_tries_again_after_a_failure() -> None:
     queue = WorkQueue(work, told.append)
     queue.start()
     queue.add("a")
-    assert done.wait(5)
+    assert done.wait(60)
     queue.stop()
     assert tries == ["a", "a"]
     assert "not yet" in told[0]
@@ -281,7 +281,7 @@ def test_queue_works_on_other_keys_meanwhile() -> None:
 
     def work(key: str) -> None:
         if key == "a":
-            assert second.wait(5)
+            assert second.wait(60)
             first.set()
         else:
             second.set()
@@ -290,7 +290,7 @@ def test_queue_works_on_other_keys_meanwhile() -> None:
     queue.start()
     queue.add("a")
     queue.add("b")
-    assert first.wait(5)
+    assert first.wait(60)
     queue.stop()
 
 
