@@ -9,7 +9,7 @@ answer is `Unavailable` (the runtime tries again), never "an ordinary pod".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
@@ -160,10 +160,25 @@ class Identifier:
         )
 
     def vm_deleting(self, namespace: str, vm: VMIdentity) -> bool:
-        """Whether a VM (or its VMI, when it has no VM) is being deleted, is gone or replaced."""
-        kind, uid = _what_lives(vm.vm_uid, vm.vmi_uid)
-        found = self._find(kind, vm.name, namespace)
-        return found is None or found.metadata.deleting or found.metadata.uid != uid
+        """Whether a VM is being deleted, is gone or replaced, and its VMI, too.
+
+        Each alone proves nothing: a VM that is deleted with `--cascade=orphan` leaves its VMI
+        running, and a VMI that ends is made again by its VM.
+        """
+        return all(
+            found is None or found.metadata.deleting or (uid and found.metadata.uid != uid)
+            for found, uid in self._named(namespace, vm)
+        )
+
+    def _named(
+        self, namespace: str, vm: VMIdentity
+    ) -> Iterator[tuple[VirtualMachine | VirtualMachineInstance | None, str]]:
+        """VM and VMI as far as their UIDs are known; where none is, whatever has the name."""
+        known = vm.vm_uid or vm.vmi_uid
+        if vm.vm_uid or not known:
+            yield self._find(VirtualMachine, vm.name, namespace), vm.vm_uid
+        if vm.vmi_uid or not known:
+            yield self._find(VirtualMachineInstance, vm.name, namespace), vm.vmi_uid
 
     def owner_gone(self, owner: Owner) -> bool:
         """Whether the VM that an IPAM owner names exists no more: absent, or another UID.
@@ -345,10 +360,6 @@ def _checked(references: list[OwnerRef], who: str) -> OwnerRef:
     if not reference.name or not reference.uid:
         raise IdentityRefused(f"{who}: its {named} has no name or no UID")
     return reference
-
-
-def _what_lives(vm_uid: str, vmi_uid: str) -> tuple[type[KubeObject], str]:
-    return (VirtualMachine, vm_uid) if vm_uid else (VirtualMachineInstance, vmi_uid)
 
 
 def _name_of(pod: Pod) -> str:
