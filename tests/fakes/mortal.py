@@ -46,7 +46,7 @@ class Steps:
         self._around(wiring, "dispatch", lambda _: "dispatch")
         self._around(StateFile, "save", lambda _: "save")
         self._around(OwnerKeeper, "attempt", lambda _: "promote")
-        self._trace_transactions()
+        trace_transactions(tell)
 
     def _around(
         self, owner: Any, name: str, describe: Callable[[tuple[Any, ...]], str], after: bool = True
@@ -63,17 +63,19 @@ class Steps:
 
         setattr(owner, name, told)
 
-    def _trace_transactions(self) -> None:
-        original, tell = SqliteFile.open, self._tell
 
-        def traced(self: SqliteFile) -> sqlite3.Connection:
-            connection = original(self)
+def trace_transactions(tell: Tell) -> None:
+    """Tell when a transaction of SQLite is about to begin and to be committed."""
+    original = SqliteFile.open
 
-            def statement(text: str) -> None:
-                if text in TRANSACTION:
-                    tell(f"sqlite {text}")
+    def traced(self: SqliteFile) -> sqlite3.Connection:
+        connection = original(self)
 
-            connection.set_trace_callback(statement)
-            return connection
+        def statement(text: str) -> None:
+            if text in TRANSACTION:
+                tell(f"sqlite {text}")
 
-        SqliteFile.open = traced  # type: ignore[method-assign]  # what this module is for
+        connection.set_trace_callback(statement)
+        return connection
+
+    SqliteFile.open = traced  # type: ignore[method-assign]  # what this module is for

@@ -37,9 +37,10 @@ class _Told:
         @functools.wraps(found)
         def call(*args: Any, **options: Any) -> Any:
             self._tell(f"before {name}")
-            answer = found(*args, **options)
-            self._tell(f"after {name}")
-            return answer
+            try:
+                return found(*args, **options)
+            finally:  # an error is an answer, too
+                self._tell(f"after {name}")
 
         return call
 

@@ -1,0 +1,130 @@
+"""IPAM operations in processes that die where a test wants them to.
+
+One process imports everything once and forks a child for each operation; the child opens the
+store, has the calls it makes of it counted, and kills itself with SIGKILL at one of them. Nothing
+of the store is open before the fork. `MortalIpam` is the test's side of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from libtortie.datastore.etcd import EtcdDatastore
+from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.port import Datastore
+from libtortie.datastore.sqlite import SqliteDatastore
+from tests.fakes.ipam_operations import BY_NAME
+from tests.fakes.ipam_world import World
+from tests.fakes.mortal import Tell, die, trace_transactions
+from tests.fakes.mortal_store import Countdown, told
+
+KILLED = -9
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an operation's process ended: its exit status (-9: killed) and the steps it took."""
+
+    status: int
+    steps: tuple[str, ...]
+
+
+class MortalIpam:
+    """Does operations on one store (a file's path or an etcd's URL), each in its own process."""
+
+    def __init__(self, directory: Path, store: str) -> None:
+        self._directory = directory
+        self._store = store
+        self._log = (directory / "mortal.log").open("ab")
+        self._parent = subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.mortal_ipam"],
+            cwd=Path(__file__).resolve().parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+
+    def act(self, name: str, time: datetime, *, die_at: int = 0) -> Ended:
+        """One operation, by name; with `die_at` it is killed at that step (from 1)."""
+        steps = self._directory / "steps"
+        request = {
+            "name": name,
+            "time": time.isoformat(),
+            "die_at": die_at,
+            "store": self._store,
+            "steps": str(steps),
+        }
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        self._parent.stdin.write(json.dumps(request).encode() + b"\n")
+        self._parent.stdin.flush()
+        status = json.loads(self._parent.stdout.readline())
+        return Ended(status, tuple(steps.read_text().splitlines()))
+
+    def log(self) -> str:
+        """What the processes said of themselves."""
+        return (self._directory / "mortal.log").read_text()
+
+    def __enter__(self) -> MortalIpam:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._parent.kill()
+        self._parent.communicate()
+        self._log.close()
+
+
+def _serve() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            _run(request)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps(status), flush=True)
+
+
+def _run(request: Mapping[str, str]) -> NoReturn:
+    code = 99
+    try:
+        with Path(request["steps"]).open("wb") as steps:
+            countdown = Countdown(int(request["die_at"]), die)
+
+            def tell(what: str) -> None:
+                os.write(steps.fileno(), what.encode() + b"\n")
+                countdown(what)
+
+            store = _open(request["store"], tell)
+            world = World(store, datetime.fromisoformat(request["time"]))
+            BY_NAME[request["name"]].act(world, told(store, tell))
+            store.close()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _open(place: str, tell: Tell) -> Datastore:
+    if place.startswith("http:"):
+        return EtcdDatastore(EtcdConfig(place))
+    trace_transactions(tell)
+    return SqliteDatastore(Path(place), shared=True)
+
+
+if __name__ == "__main__":
+    _serve()
