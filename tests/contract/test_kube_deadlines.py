@@ -20,6 +20,7 @@ from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import KubeConfig, direct
 from libtortie.kube.objects import Namespace, Pod
 from libtortie.kube.port import Overloaded
+from tests.fakes.ports import refusing_port
 from tests.fakes.wire import SILENCE, silence, talking
 
 BUDGET = 0.4  # seconds: the client's deadline in these tests
@@ -100,10 +101,9 @@ def test_tls_handshake_with_a_silent_server_is_bounded() -> None:
 
 
 def test_a_refused_connection_is_unavailable_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    client = HttpKubeClient(direct(url))
-    text = ends_in_time(lambda: client.get(Pod, "web", "shop"), Unavailable, 0.0)
+    with refusing_port() as port:
+        client = HttpKubeClient(direct(f"http://127.0.0.1:{port}"))
+        text = ends_in_time(lambda: client.get(Pod, "web", "shop"), Unavailable, 0.0)
     assert "refused" in text.lower()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from libtortie.errors import Malformed, Unauthorized, Unavailable
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
 from libtortie.model.ipam import Persistence
+from tests.fakes.ports import refusing_port
 
 V3 = "/apis/projectcalico.org/v3/ipamconfigurations"
 V1 = "/apis/crd.projectcalico.org/v1/ipamconfigs"
@@ -140,12 +140,11 @@ def test_what_an_api_does_not_say_is_not_guessed(
 
 
 def test_nobody_listens(store: SqliteDatastore) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    client = HttpKubeClient(direct(f"http://127.0.0.1:{port}"))
-    with pytest.raises(Unavailable):
-        persistence(store, client)
-    client.close()
+    with refusing_port() as port:
+        client = HttpKubeClient(direct(f"http://127.0.0.1:{port}"))
+        with pytest.raises(Unavailable):
+            persistence(store, client)
+        client.close()
 
 
 def test_an_unreadable_value_is_not_guessed(

@@ -11,29 +11,20 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.fakes.certificates import Authority, Pair
+from tests.fakes.ports import free_ports
 
-DEADLINE = 30.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, all different."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+DEADLINE = 90.0
 
 
 @dataclass
