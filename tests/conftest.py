@@ -6,8 +6,13 @@ import os
 import shutil
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TOOLS = ("ip", "nft", "bird", "birdc", "etcd", "nsenter", "unshare")
+
+# By itself Hypothesis fails an example that takes 0.2 s, whatever else the machine is doing then.
+settings.register_profile("tortie", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tortie")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
