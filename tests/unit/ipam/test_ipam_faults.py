@@ -11,7 +11,7 @@ from ipam.client import AddressRequest, IPAMClient, Retry
 from ipam.transaction import Transaction
 from libtortie.datastore.port import Create, Delete, Update
 from libtortie.errors import Conflict, Malformed, NoFreeAddresses, Unavailable
-from libtortie.model.ipam import Block, Handle
+from libtortie.model.ipam import AffinityState, Block, Handle
 from libtortie.model.keys import BlockKey, HandleKey
 from tests.fakes.faulty_store import Fault, FaultyStore, Killed, StepwiseStore
 from tests.fakes.ipam_world import World, plain_pod, pool, vm_pod
@@ -67,7 +67,7 @@ def test_undo_leaves_what_the_vm_had_before() -> None:
     world = dual()
     (v4,) = world.client().claim_vm(HANDLE, SOURCE, V4)
     once = Retry(attempts=1, seconds=1.0)
-    store = FaultyStore(world.store, [Fault.NONE, Fault.UNAVAILABLE_AFTER])
+    store = FaultyStore(world.store, [Fault.UNAVAILABLE_AFTER])
     with pytest.raises(Unavailable):
         world.client(store=store, retry=once).claim_vm(HANDLE, SOURCE, BOTH)
     assert world.client().by_handle(HANDLE) == (v4,)
@@ -329,14 +329,33 @@ def test_two_nodes_start_one_vm_at_the_same_instant() -> None:
         world.audit()
 
 
+class StoreWithoutTransactions(FaultyStore):
+    """It says so, whatever it does."""
+
+    @property
+    def atomic(self) -> bool:
+        return False
+
+
 def test_blocks_are_written_after_the_handle_and_freed_before_it() -> None:
     """The order that a store without transactions can break anywhere."""
     world = dual()
-    store = FaultyStore(world.store)
+    store = StoreWithoutTransactions(world.store)
     world.client(store=store).assign("h", plain_pod("p"), BOTH)
     assert _order(store) == ["HandleKey", "BlockKey", "BlockKey", "AffinityKey", "AffinityKey"]
     world.client(store=store).release("h")
     assert _order(store) == ["BlockKey", "BlockKey", "HandleKey"]
+
+
+def test_a_claim_is_part_of_the_allocation_where_commits_are_atomic() -> None:
+    world = dual()
+    store = FaultyStore(world.store)
+    world.client(store=store).assign("h", plain_pod("p"), BOTH)
+    assert len(store.commits) == 1
+    kinds = ["AffinityKey", "BlockKey"] * 2
+    assert _order(store) == [*kinds, "HandleKey"]
+    assert {claim.state for claim in world.affinities().values()} == {AffinityState.CONFIRMED}
+    world.audit()
 
 
 def _order(store: FaultyStore) -> list[str]:

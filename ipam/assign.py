@@ -1,0 +1,117 @@
+"""The decision to give an attachment its addresses, over one transaction.
+
+All families asked for or none. Where a commit is atomic, a block that has to be claimed is claimed
+in the commit that gives its first address; elsewhere the claim is a commit of its own before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from libtortie.model.ipam import IPAddress, Owner
+from libtortie.model.keys import AffinityKey
+
+from . import ownership, vm
+from .allocate import Allocator, Claim, Pick, stage_claim, stage_confirmations, stage_picks
+from .attempts import AGAIN, Again
+from .holdings import heal, holdings
+from .ownership import OwnerGone, Owners
+from .pools import Wanted
+from .request import AddressRequest, Allocation, allocations, missing_families
+from .settings import (
+    read_config,
+    read_node_labels,
+    read_pools,
+    read_reservations,
+    require_ready,
+)
+from .transaction import Transaction
+
+
+@dataclass(slots=True)
+class Assignment:
+    """What is asked for, and what was learnt over the attempts."""
+
+    node: str
+    node_labels: Mapping[str, str]
+    now: Callable[[], datetime]
+    handle_id: str
+    owner: Owner
+    want: AddressRequest
+    change: Callable[[Owners], Owners]
+    gone: OwnerGone
+    picked: set[IPAddress] = field(default_factory=set)
+    """What any attempt wanted to give, stored or not."""
+    tidy: list[AffinityKey] = field(default_factory=list)
+
+    def decide(self, tx: Transaction) -> tuple[Allocation, ...] | Again:
+        """Stage what is missing; what the handle holds already counts."""
+        require_ready(tx)
+        found = holdings(tx, self.handle_id)
+        if heal(tx, found):
+            return AGAIN
+        vm.change_owners(tx, found, self.change)
+        missing = missing_families(found, self.want)
+        if missing and not self._give(tx, missing):
+            return AGAIN
+        held = holdings(tx, self.handle_id)
+        stage_confirmations(tx, self.node, held.counts)
+        return allocations(held)
+
+    def undo(self, tx: Transaction) -> Again | None:
+        """Give back what attempts may have stored, and nothing that others gave."""
+        found = holdings(tx, self.handle_id)
+        if heal(tx, found):
+            return AGAIN
+        ours = [
+            item
+            for item in found.held
+            if item.address in self.picked
+            and ownership.same_sandbox(item.attribute.active, self.owner)
+        ]
+        vm.stage_release(tx, found, ours, now=self.now())
+        return None
+
+    def _give(self, tx: Transaction, versions: Iterable[int]) -> bool:
+        """Stage an address of each family, or else the claims that have to come first."""
+        config, now = read_config(tx), self.now()
+        pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do
+        labels = read_node_labels(tx, self.node, self.node_labels)
+        allocator = Allocator(
+            tx, self.node, now, config, pools, read_reservations(tx), broken, labels
+        )
+        decisions = [self._pick(allocator, version) for version in versions]
+        self.tidy = allocator.tidy
+        picks = [decision for decision in decisions if isinstance(decision, Pick)]
+        if len(picks) < len(decisions):
+            return False
+        self.picked.update(pick.cidr.network_address + pick.ordinal for pick in picks)
+        stage_picks(
+            tx,
+            picks,
+            handle_id=self.handle_id,
+            owner=self.owner,
+            now=now,
+            cooldown=config.cooldown_seconds,
+        )
+        return True
+
+    def _pick(self, allocator: Allocator, version: int) -> Pick | Claim:
+        """A pick, or a claim that is staged and has to be committed before there can be one."""
+        decision = self._choose(allocator, version)
+        if isinstance(decision, Claim):
+            stage_claim(allocator.tx, decision, self.node)
+            if allocator.tx.atomic:
+                decision = self._choose(allocator, version)
+                if isinstance(decision, Claim):  # what was claimed has nothing that may be given
+                    stage_claim(allocator.tx, decision, self.node)
+        return decision
+
+    def _choose(self, allocator: Allocator, version: int) -> Pick | Claim:
+        want, address = self.want, self.want.explicit(version)
+        if address is not None:
+            return allocator.pick_address(address, self.owner, self.gone, want.use)
+        pools, spaces = want.pools(version), want.namespace_labels
+        return allocator.pick(Wanted(version, pools, allocator.labels, spaces, want.use))

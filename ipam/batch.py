@@ -1,0 +1,210 @@
+"""Operations that wait at the same time share one commit.
+
+The first caller leads: it takes all that wait, lets each decide over one transaction, in which
+each sees what the others staged, commits once and hands out the results. There is no thread of
+its own: whoever waits next leads next.
+
+First everybody decides on what is remembered, then, whoever that did not serve, on fresh reads.
+An outcome counts only if the commit validated it (`transaction`); what is not one (an error, a
+preparation, nothing to do) is taken back out of the batch. What neither round could do is `Alone`:
+its caller goes on by itself, through the loop in `attempts`, with its own patience and deadline.
+So nobody leaves a batch early, and nothing is left behind that its caller does not know of.
+
+A decision that has a question for the outside ends in that question, which its caller asks with
+nothing held. No decision may block on anything but the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, cast
+
+from libtortie.datastore.port import Datastore
+from libtortie.errors import Conflict, PartialCommit, TortieError, Unavailable
+
+from .attempts import Again, Progress, is_transient
+from .cache import Cache
+from .reads import Reads, prepare
+from .transaction import Transaction
+from .witness import Question
+
+T = TypeVar("T")
+
+MOST_OPERATIONS = 32
+"""Of one batch: each takes a few keys of those that one commit may have."""
+MOST_KEYS = 128
+"""Of one commit, as etcd has it."""
+
+
+@dataclass(slots=True)
+class Operation(Generic[T]):
+    """A decision that any thread may run, more than once."""
+
+    what: str
+    reads: Reads
+    decide: Callable[[Transaction], T | Again]
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """It is committed, or fresh reads said that there is nothing to do."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """It ended in an error, decided on fresh reads, or in a question."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """To be done by its caller. `failed` is how an attempt failed that counts."""
+
+    failed: TortieError | None = None
+
+
+Verdict = Done[object] | Raised | Alone
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """An operation in the queue; `called` is released when it has a verdict or is to lead."""
+
+    operation: Operation[object]
+    called: threading.Lock
+    verdict: Verdict | None = None
+
+
+class Batches:
+    """The queue of one node's operations on a store with transactions."""
+
+    def __init__(
+        self, store: Datastore, node: str, cache: Cache, lock: AbstractContextManager[object]
+    ) -> None:
+        """`lock` is held while a batch decides and commits."""
+        self._store = store
+        self._node = node
+        self._cache = cache
+        self._lock = lock
+        self._queue_lock = threading.Lock()
+        self._waiting: list[_Ticket] = []
+        self._led = False
+
+    def run(self, operation: Operation[T]) -> Done[T] | Raised | Alone:
+        """What became of an operation, with those of others that wait now."""
+        ticket = _Ticket(cast("Operation[object]", operation), threading.Lock())
+        ticket.called.acquire()
+        with self._queue_lock:
+            self._waiting.append(ticket)
+            leads, self._led = not self._led, True
+        if not leads:
+            ticket.called.acquire()
+        if ticket.verdict is None:
+            self._lead()
+        return cast("Done[T] | Raised | Alone", ticket.verdict)
+
+    def _lead(self) -> None:
+        """Serve a batch, one's own operation first; then let the next one lead."""
+        batch: list[_Ticket] = []
+        try:
+            with self._lock:
+                with self._queue_lock:
+                    batch = self._waiting[:MOST_OPERATIONS]
+                    del self._waiting[:MOST_OPERATIONS]
+                self._serve(batch)
+        finally:
+            with self._queue_lock:
+                successor = self._waiting[0] if self._waiting else None
+                self._led = successor is not None
+            if successor is not None:
+                successor.called.release()
+            for ticket in batch:
+                if ticket.verdict is None:  # the leader was killed: nobody knows how far it came
+                    ticket.operation.progress.uncertain = True
+                    ticket.verdict = Alone()
+                ticket.called.release()
+
+    def _serve(self, batch: Sequence[_Ticket]) -> None:
+        for recall in (True, False):
+            left = [ticket for ticket in batch if ticket.verdict is None]
+            if left:
+                _Round(Transaction(self._store, self._cache, recall=recall), left).play(self._node)
+        for ticket in batch:
+            ticket.verdict = ticket.verdict or Alone()
+
+
+@dataclass(slots=True)
+class _Round:
+    """Some operations over one transaction."""
+
+    tx: Transaction
+    tickets: Sequence[_Ticket]
+    staged: list[tuple[_Ticket, object]] = field(default_factory=list)
+
+    def play(self, node: str) -> None:
+        """Give a verdict to each operation that this transaction can serve."""
+        try:
+            prepare(self.tx, node, [ticket.operation.reads for ticket in self.tickets])
+        except TortieError as error:
+            self._fail(self.tickets, error)
+            return
+        for ticket in self.tickets:
+            self._decide(ticket)
+        self._commit()
+
+    @property
+    def _counts(self) -> bool:
+        """Whether an answer counts that is not committed."""
+        return len(self.tickets) == 1 and self.tx.fresh
+
+    def _decide(self, ticket: _Ticket) -> None:
+        mark = self.tx.mark()
+        try:
+            result = ticket.operation.decide(self.tx)
+        except Question as question:
+            self.tx.rollback(mark)
+            ticket.verdict = Raised(question)
+        except Exception as error:
+            self.tx.rollback(mark)
+            if self._counts:
+                ticket.verdict = _verdict_on(error)
+        else:
+            preparation = isinstance(result, Again)
+            changed = self.tx.changed_since(mark)
+            if changed and not preparation and self.tx.size <= MOST_KEYS:
+                self.staged.append((ticket, result))
+                return
+            self.tx.rollback(mark)
+            if self._counts:
+                ticket.verdict = Alone() if changed else Done(result)
+
+    def _commit(self) -> None:
+        try:
+            self.tx.commit()
+        except TortieError as error:
+            for ticket, _ in self.staged:
+                lost = isinstance(error, PartialCommit | Unavailable)
+                ticket.operation.progress.uncertain |= lost
+            self._fail([ticket for ticket, _ in self.staged], error)
+        else:
+            for ticket, result in self.staged:
+                ticket.verdict = Done(result)
+
+    def _fail(self, tickets: Sequence[_Ticket], error: TortieError) -> None:
+        """A conflict of recalled reads is for the next round, all else for each caller itself."""
+        if self.tx.fresh or not isinstance(error, Conflict):
+            for ticket in tickets:
+                ticket.verdict = Alone(error if is_transient(error) else None)
+
+
+def _verdict_on(error: Exception) -> Verdict:
+    if isinstance(error, TortieError) and is_transient(error):
+        return Alone(error)
+    return Raised(error)
