@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from libtortie.model.ipam import IPAddress
 from tests.fakes.faulty_store import Killed
 from tests.fakes.ipam_backends import Backend, MemoryBackend, SqliteBackend, etcd_backend
 from tests.fakes.ipam_operations import (
     BY_NAME,
+    COLLECTOR,
     ORDINARY,
     VM,
     Operation,
@@ -23,6 +25,7 @@ from tests.fakes.ipam_operations import (
     judge,
     outcome,
     stored,
+    veteran,
 )
 from tests.fakes.ipam_world import World
 from tests.fakes.mortal_store import Countdown, told
@@ -116,3 +119,32 @@ def test_killed_again_in_the_repeat(name: str) -> None:
             operation.act(world, backend.seen(world.store))
         judge(operation, world, before)
         assert outcome(world) == wanted
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {COLLECTOR.name}))
+def test_killed_and_repeated_by_clients_that_remember(name: str) -> None:
+    """What either remembers is out of date: the one that dies, and the one that repeats."""
+    backend, operation = MemoryBackend(), BY_NAME[name]
+
+    def play(die_at: int) -> tuple[Countdown, object]:
+        with backend.prepared(operation) as world:
+            switch = Countdown(die_at)
+            switch.counting = False
+            dying = veteran(operation, world, told(world.store, switch))
+            heir = veteran(operation, world, world.store)
+            switch.counting = True
+            before: set[IPAddress] = set()
+            try:
+                operation.work(dying)
+            except Killed:
+                before = stored(world, operation.handle) if operation.gives else set()
+                operation.work(heir)
+            judge(operation, world, before)
+            found = outcome(world)
+            give_back(world)
+            return switch, found
+
+    unhurt, wanted = play(0)
+    assert unhurt.steps
+    for die_at in range(1, len(unhurt.steps) + 1):
+        assert play(die_at)[1] == wanted

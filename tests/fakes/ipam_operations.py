@@ -28,7 +28,7 @@ SOURCE = vm_pod("src")
 TARGET = vm_pod("dst", node="n2", vmim_uid="m-1")
 FIXED = ip_address("10.0.0.5")
 
-Act = Callable[[World, Datastore], object]
+Work = Callable[[IPAMClient], object]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,15 @@ class Operation:
     name: str
     handle: str
     prepare: Callable[[World], object]
-    act: Act
+    work: Work
+    node: str = "n1"
     gives: bool = True
     keeps: bool = False
     later: str = ""
+
+    def act(self, world: World, store: Datastore) -> None:
+        """Do it as a program that has just started."""
+        self.work(world.client(self.node, store))
 
 
 def cluster(world: World) -> World:
@@ -118,12 +123,8 @@ def _stopped(world: World) -> None:
     world.client("n1").disown_vm(VM, SOURCE, vm_deleting=False)
 
 
-def _by(node: str, work: Callable[[IPAMClient], object]) -> Act:
-    return lambda world, store: work(world.client(node, store))
-
-
-def _assign(want: AddressRequest) -> Act:
-    return _by("n1", lambda client: client.assign(ORDINARY, plain_pod("pod"), want))
+def _assign(want: AddressRequest) -> Work:
+    return lambda client: client.assign(ORDINARY, plain_pod("pod"), want)
 
 
 def _take_over(client: IPAMClient) -> object:
@@ -131,92 +132,91 @@ def _take_over(client: IPAMClient) -> object:
     return client.assign(ORDINARY, plain_pod("pod"), want, previous_owner_gone=lambda _: True)
 
 
-def collector_pass(world: World, store: Datastore) -> object:
-    """Two observations of an API that has neither VM nor pod: what is nobody's is freed."""
-    seconds = iter(range(0, 100_000, 1000))
-    means = Means(
-        store,
-        FakeKube(),
-        world.now,
-        monotonic=lambda: float(next(seconds)),
-        sleep=lambda _: None,
-        retry=UNHURRIED,
-    )
-    handles, broken = read_vm_handles(store)
-    assert not broken
-    first = collect(means, handles, {})
-    return collect(means, handles, first.memory)
+@dataclass(frozen=True)
+class Collector(Operation):
+    """A pass of the collector, which is no client."""
+
+    def act(self, world: World, store: Datastore) -> None:
+        """Two observations of an API that has neither VM nor pod: what is nobody's is freed."""
+        seconds = iter(range(0, 100_000, 1000))
+        means = Means(
+            store,
+            FakeKube(),
+            world.now,
+            monotonic=lambda: float(next(seconds)),
+            sleep=lambda _: None,
+            retry=UNHURRIED,
+        )
+        handles, broken = read_vm_handles(store)
+        assert not broken
+        first = collect(means, handles, {})
+        collect(means, handles, first.memory)
 
 
-OPERATIONS = (
+def _release(client: IPAMClient) -> object:
+    return client.release(ORDINARY)
+
+
+def _claim(client: IPAMClient) -> object:
+    return client.claim_vm(VM, SOURCE, BOTH)
+
+
+def _claim_again(client: IPAMClient) -> object:
+    return client.claim_vm(VM, vm_pod("next", node="n2"), BOTH)
+
+
+def _target(client: IPAMClient) -> object:
+    return client.claim_vm_target(VM, TARGET)
+
+
+def _promote(client: IPAMClient) -> object:
+    return client.promote(VM, TARGET)
+
+
+def _stop(client: IPAMClient) -> object:
+    return client.disown_vm(VM, SOURCE, vm_deleting=False)
+
+
+def _delete(client: IPAMClient) -> object:
+    return client.disown_vm(VM, SOURCE, vm_deleting=True)
+
+
+_explicit = _assign(AddressRequest(addresses=(FIXED,)))
+
+ALLOCATIONS = (
     Operation("own block", ORDINARY, _own_block, _assign(V4)),
     Operation("new block", ORDINARY, cluster, _assign(V4)),
     Operation("dual stack", ORDINARY, cluster, _assign(BOTH)),
     Operation("reclaim", ORDINARY, _reclaimable, _assign(BOTH)),
     Operation("borrow", ORDINARY, _lendable, _assign(BOTH)),
-    Operation("explicit", ORDINARY, cluster, _assign(AddressRequest(addresses=(FIXED,)))),
-    Operation(
-        "explicit, taken over",
-        ORDINARY,
-        _earlier_sandbox,
-        _by("n1", _take_over),
-        later="earlier",
-    ),
-    Operation("release", ORDINARY, _held, _by("n1", lambda c: c.release(ORDINARY)), gives=False),
-    Operation(
-        "release with cooldown",
-        ORDINARY,
-        _held_with_cooldown,
-        _by("n1", lambda c: c.release(ORDINARY)),
-        gives=False,
-    ),
-    Operation(
-        "release of a block's last",
-        ORDINARY,
-        _held_in_nobodys_block,
-        _by("n1", lambda c: c.release(ORDINARY)),
-        gives=False,
-    ),
-    Operation("claim", VM, cluster, _by("n1", lambda c: c.claim_vm(VM, SOURCE, BOTH))),
-    Operation(
-        "claim by the next pod",
-        VM,
-        _stopped,
-        _by("n2", lambda c: c.claim_vm(VM, vm_pod("next", node="n2"), BOTH)),
-        keeps=True,
-    ),
-    Operation(
-        "claim of a family more",
-        VM,
-        _one_family,
-        _by("n1", lambda c: c.claim_vm(VM, SOURCE, BOTH)),
-        keeps=True,
-    ),
-    Operation(
-        "claim for a target",
-        VM,
-        _running,
-        _by("n2", lambda c: c.claim_vm_target(VM, TARGET)),
-        keeps=True,
-    ),
-    Operation("promote", VM, _migrating, _by("n2", lambda c: c.promote(VM, TARGET)), keeps=True),
-    Operation(
-        "disown",
-        VM,
-        _running,
-        _by("n1", lambda c: c.disown_vm(VM, SOURCE, vm_deleting=False)),
-        keeps=True,
-    ),
-    Operation(
-        "disown of a deleted VM",
-        VM,
-        _running,
-        _by("n1", lambda c: c.disown_vm(VM, SOURCE, vm_deleting=True)),
-        gives=False,
-    ),
-    Operation("collector", VM, _stopped, collector_pass, gives=False, later=VM),
+    Operation("explicit", ORDINARY, cluster, _explicit),
+    Operation("explicit, taken over", ORDINARY, _earlier_sandbox, _take_over, later="earlier"),
+    Operation("claim", VM, cluster, _claim),
+    Operation("claim of a family more", VM, _one_family, _claim, keeps=True),
 )
+CHANGES = (
+    Operation("claim by the next pod", VM, _stopped, _claim_again, node="n2", keeps=True),
+    Operation("claim for a target", VM, _running, _target, node="n2", keeps=True),
+    Operation("promote", VM, _migrating, _promote, node="n2", keeps=True),
+    Operation("disown", VM, _running, _stop, keeps=True),
+)
+RELEASES = (
+    Operation("release", ORDINARY, _held, _release, gives=False),
+    Operation("release with cooldown", ORDINARY, _held_with_cooldown, _release, gives=False),
+    Operation("release of a block's last", ORDINARY, _held_in_nobodys_block, _release, gives=False),
+    Operation("disown of a deleted VM", VM, _running, _delete, gives=False),
+)
+COLLECTOR = Collector("collector", VM, _stopped, lambda _: None, gives=False, later=VM)
+OPERATIONS = (*ALLOCATIONS, *CHANGES, *RELEASES, COLLECTOR)
 BY_NAME = {one.name: one for one in OPERATIONS}
+
+
+def veteran(operation: Operation, world: World, store: Datastore) -> IPAMClient:
+    """A client whose memory is out of date: another one has changed what it remembers."""
+    client = world.client(operation.node, store)
+    client.assign("stale", plain_pod("stale", node=operation.node), BOTH)
+    world.client(operation.node).release("stale")
+    return client
 
 
 def stored(world: World, handle: str) -> set[IPAddress]:

@@ -51,14 +51,20 @@ def killed() -> None:
 
 
 class Countdown:
-    """Counts steps and dies at one of them (from 1; 0: never). The dead take no further step."""
+    """Counts steps and dies at one of them (from 1; 0: never). The dead take no further step.
+
+    Nothing counts while `counting` is off: what goes before the operation that is meant.
+    """
 
     def __init__(self, die_at: int = 0, die: Callable[[], None] = killed) -> None:
         self.steps: list[str] = []
+        self.counting = True
         self._die_at = die_at
         self._die = die
 
     def __call__(self, what: str) -> None:
+        if not self.counting:
+            return
         if not self._die_at or len(self.steps) < self._die_at:
             self.steps.append(what)
         if len(self.steps) == self._die_at:
