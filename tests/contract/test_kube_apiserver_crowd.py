@@ -21,7 +21,6 @@ from libtortie.kube.port import Applied, Gone
 from tests.fakes.objects import named
 
 PODS = "/api/v1/namespaces/default/pods"
-VMIS = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances"
 BLOCKS = "/apis/crd.projectcalico.org/v1/ipamblocks"
 
 

@@ -21,8 +21,6 @@ from libtortie.kube.objects import Namespace, Pod, VirtualMachineInstance
 from tests.fakes.objects import named
 
 PODS = "/api/v1/namespaces/default/pods"
-VMIS = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances"
-BLOCKS = "/apis/crd.projectcalico.org/v1/ipamblocks"
 
 
 def test_a_restart_keeps_objects_and_versions(tmp_path: Path) -> None:

@@ -452,6 +452,14 @@ def owners(allocations: tuple[Allocation, ...]) -> tuple[str, str]:
     return allocations[0].active.get("pod", ""), allocations[0].alternate.get("pod", "")
 
 
+def started_vm(world: CniWorld) -> CniNode:
+    """A VM's first launcher, attached on node1."""
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    world.node().add("virt-launcher-db-a", "c1")
+    return world.node()
+
+
 def endpoint_key(node: str, pod: str, namespace: str = "default") -> ResourceKey:
     from libtortie.model.names import wep_name
 

@@ -153,9 +153,9 @@ def test_pods_reach_each_other_on_a_node_without_a_default_route(node: RealNode)
         node.world.put_pod(f"web-{number}")
     first, second = node.add("web-0", "c1"), node.add("web-1", "c2")
     assert gateway_answers(node, "c1")
-    run("ping", "-c1", "-W2", first_address(second), inside=f"{node.prefix}-c1")
-    run("ping", "-c1", "-W2", first_address(first), inside=f"{node.prefix}-c2")
-    run("ping", "-c1", "-W2", first_address(first), inside=node.name)
+    run("ping", "-c1", "-W10", first_address(second), inside=f"{node.prefix}-c1")
+    run("ping", "-c1", "-W10", first_address(first), inside=f"{node.prefix}-c2")
+    run("ping", "-c1", "-W10", first_address(first), inside=node.name)
 
 
 def test_a_migration_targets_gateway_answers_though_its_address_is_routed_elsewhere(
@@ -348,7 +348,7 @@ def test_the_fallback_serves_while_no_agent_does(node: RealNode, tmp_path: Path)
     assert runtime.call("STATUS", "c1")[0] == 0
     assert runtime.call("CHECK", "c1", prevResult=result)[0] == 0
     address = result["ips"][0]["address"]
-    run("ping", "-c1", "-W2", address.split("/")[0], inside=node.name)
+    run("ping", "-c1", "-W10", address.split("/")[0], inside=node.name)
     run("ip", "addr", "flush", "dev", "eth0", inside=f"{node.prefix}-c1")
     status, body = runtime.call("CHECK", "c1", prevResult=result)
     assert (status, body["code"]) == (1, 110)

@@ -17,22 +17,15 @@ from libtortie.model import names
 from libtortie.model.keys import BlockKey, path_of
 from tests.fakes.cni_world import (
     NETWORK,
-    CniNode,
     CniWorld,
     conf,
     endpoint_key,
     first_address,
     owners,
+    started_vm,
 )
 
 HANDLE = "k8s-pod-network.vmi.default.db"
-
-
-def started_vm(world: CniWorld) -> CniNode:
-    world.put_vm()
-    world.put_launcher("virt-launcher-db-a")
-    world.node().add("virt-launcher-db-a", "c1")
-    return world.node()
 
 
 def test_del_undoes_add_and_may_come_again(world: CniWorld) -> None:

@@ -6,16 +6,9 @@ import pytest
 
 from libtortie.errors import InvalidInput, Malformed, Unauthorized, Unavailable
 from libtortie.kube.objects import Pod, VirtualMachine, VirtualMachineInstance
-from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key, owners
+from tests.fakes.cni_world import CniWorld, conf, endpoint_key, owners, started_vm
 
 HANDLE = "k8s-pod-network.vmi.default.db"
-
-
-def started_vm(world: CniWorld) -> CniNode:
-    world.put_vm()
-    world.put_launcher("virt-launcher-db-a")
-    world.node().add("virt-launcher-db-a", "c1")
-    return world.node()
 
 
 API_FAILURES = [
