@@ -103,14 +103,14 @@ def opinions(means: Means, *, trust_empty: bool = False) -> Opinions:
     cluster = observe_cluster(means.kube, inventory, means.monotonic, trust_empty=trust_empty)
     machines = vm_handles(tuple(inventory.blocks.values()))
     seen = gc_vms.observe(means.kube, machines, means.monotonic)
-    theirs = {(one.handle_id, piece) for one in machines for piece in one.pieces}
+    theirs = {address for one in machines for address in one.addresses}
     return Opinions(
         inventory=inventory,
         span=Span(cluster.span.began, seen.span.ended),
         addresses=tuple(
             gc_addresses.opine(one, cluster)
             for one in inventory.allocated()
-            if (one.handle_id, one.piece) not in theirs
+            if one.piece.address not in theirs
         ),
         vms=tuple(gc_vms.opine(one, seen) for one in machines),
         handles=tuple(

@@ -85,7 +85,7 @@ def _free(
         freed = gc_effects.release(means, handle_id, [found.piece for _, found in certain])
     except TortieError as error:
         return done + [_failed(verdict, error) for verdict, _ in certain]
-    return done + [v if found.piece in freed else kept(v, CHANGED) for v, found in certain]
+    return done + [v if found.piece.address in freed else kept(v, CHANGED) for v, found in certain]
 
 
 def _pod_now(kube: KubeReader | None, inventory: Inventory, found: Allocated) -> Life:

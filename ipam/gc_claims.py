@@ -87,18 +87,24 @@ def _of_record(
     if block.node != node:
         claim = Claim(cidr, node, Flaw.FALSE, stored.revision)
         return doubt(claim, f"the block is of {block.affinity or 'no node'}")
-    lost = _lost(sound, cluster)
-    if lost is not None:
-        return lost
+    return _lost(sound, cluster) or _of_owned(sound, block, inventory, spare)
+
+
+def _of_owned(
+    sound: Claim, block: Block, inventory: Inventory, spare: frozenset[IPNetwork]
+) -> Opinion[Claim]:
+    """A living node's affinity and its block, which is the node's."""
     if not is_empty(inventory.rested(block)):
         return good(sound, "in use")
+    cidr, stored = sound.cidr, inventory.affinities[sound.affinity]
     leaving = stored.value.state is AffinityState.PENDING_DELETION
     reason = "its release was not finished" if leaving else _needless(cidr, inventory, spare)
     if isinstance(reason, Unknown):
         return blind(sound, reason.reason)
     if not reason:
         return good(sound, "empty, and the only one of its node with room")
-    return doubt(Claim(cidr, node, Flaw.EMPTY, stored.revision, block.sequence_number), reason)
+    number = block.sequence_number
+    return doubt(Claim(cidr, sound.node, Flaw.EMPTY, sound.revision, number), reason)
 
 
 def _needless(cidr: IPNetwork, inventory: Inventory, spare: frozenset[IPNetwork]) -> str | Unknown:

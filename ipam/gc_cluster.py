@@ -47,7 +47,7 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Who lives. `nodes` are the names of those that exist; `tunnels` says whose address is whose."""
+    """Who lives. `nodes` are names of those that exist; `tunnels` says whose each address is."""
 
     span: Span
     pods: Mapping[PodName, PodFacts] | Unknown

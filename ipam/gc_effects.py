@@ -14,7 +14,7 @@ from datetime import datetime
 
 from libtortie.datastore.port import Datastore
 from libtortie.kube.port import KubeReader
-from libtortie.model.ipam import AffinityState, BlockAffinity
+from libtortie.model.ipam import AffinityState, BlockAffinity, IPAddress
 from libtortie.model.keys import BlockKey, HandleKey, IPNetwork, Kind, ResourceKey
 from libtortie.model.resources import Node
 
@@ -71,9 +71,9 @@ def release_vm(means: Means, judged: VMHandle) -> bool:
     return means.run(f"free {judged.handle_id}", decide)
 
 
-def release(means: Means, handle_id: str, judged: Sequence[Piece]) -> frozenset[Piece]:
+def release(means: Means, handle_id: str, judged: Sequence[Piece]) -> frozenset[IPAddress]:
     """Free those addresses of a handle that still are what was judged, and say which."""
-    freed: set[Piece] = set()
+    freed: set[IPAddress] = set()
 
     def decide(tx: Transaction, progress: Progress) -> bool | Again:
         require_ready(tx)
@@ -81,13 +81,12 @@ def release(means: Means, handle_id: str, judged: Sequence[Piece]) -> frozenset[
         if heal(tx, found):
             return AGAIN
         actual = _pieces(tx, found)
-        same = [(held, piece) for held, piece in actual if piece in judged]
-        there = {piece.address for _, piece in actual}
+        same = [held for held, piece in actual if piece in judged]
         if not progress.uncertain:
             freed.clear()  # else an earlier attempt may have freed what is not there any more
-        freed.difference_update([piece for piece in freed if piece.address in there])
-        freed.update(piece for _, piece in same)
-        vm.stage_release(tx, found, [held for held, _ in same], now=means.now())
+        freed.difference_update(piece.address for _, piece in actual)
+        freed.update(held.address for held in same)
+        vm.stage_release(tx, found, same, now=means.now())
         return True
 
     means.run(f"free addresses of {handle_id}", decide)
