@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server
 
-.PHONY: setup fmt check test test-fast demo lab-down bench bench-cutover soak clean
+.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover soak clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,22 @@ test: setup
 
 test-fast: setup
 	$(PY) -m pytest tests/unit tests/property
+
+# Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
+PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
+
+peer: $(PEER)
+
+$(PEER) &: $(wildcard tests/peer/go.* tests/peer/*/*.go)
+	mkdir -p build/peer
+	cd tests/peer && go build -mod=readonly -trimpath -o ../../build/peer/ ./ipambench ./ipampeer github.com/projectcalico/calico/calicoctl/calicoctl
+	touch $(PEER)
+
+test-peer: setup peer
+	$(PY) -m pytest tests/peer
+
+peer-golden: setup peer
+	$(PY) -m tests.peer.story
 
 demo: setup
 	$(VENV)/bin/lab demo --report report.json --html report.html
