@@ -58,10 +58,11 @@ def free_vm(means: Means, verdict: Verdict[S], handle: VMHandle) -> Verdict[S]:
     """Free a VM's addresses if that is the verdict."""
     if verdict.outcome is not Outcome.FREE:
         return verdict
-    life = gc_vms.confirm(means.kube, handle)
-    if life.lives is not False:
-        return _spared(verdict, life)
     try:
+        means.go_on()
+        life = gc_vms.confirm(means.kube, handle)
+        if life.lives is not False:
+            return _spared(verdict, life)
         return verdict if gc_effects.release_vm(means, handle) else kept(verdict, CHANGED)
     except TortieError as error:
         return _failed(verdict, error)
@@ -74,7 +75,7 @@ def _free(
     done: list[Due] = []
     certain: list[tuple[Due, Allocated]] = []
     for verdict, found in judged:
-        life = _pod_now(means.kube, inventory, found)
+        life = _pod_now(means, inventory, found)
         if life.lives is False:
             certain.append((verdict, found))
         else:
@@ -88,9 +89,11 @@ def _free(
     return done + [v if found.piece.address in freed else kept(v, CHANGED) for v, found in certain]
 
 
-def _pod_now(kube: KubeReader | None, inventory: Inventory, found: Allocated) -> Life:
+def _pod_now(means: Means, inventory: Inventory, found: Allocated) -> Life:
     """What the API says of an address's pod, or of a tunnel's node, when asked by name."""
-    owner = owner_of(found)
+    owner, kube = owner_of(found), means.kube
+    if means.stopped():
+        return Life(None, "told to stop")
     if not is_pod(owner):
         return _node_now(kube, inventory, owner.get("node", ""))
     if kube is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from libtortie.datastore.port import Datastore
+from libtortie.errors import Unavailable
 from libtortie.kube.port import KubeReader
 from libtortie.model.ipam import AffinityState, BlockAffinity, IPAddress
 from libtortie.model.keys import BlockKey, HandleKey, IPNetwork, Kind, ResourceKey
@@ -37,7 +38,10 @@ BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a pass works with. `now` is wall-clock time, for cool-downs. Times are in seconds."""
+    """What a pass works with. `now` is wall-clock time, for cool-downs. Times are in seconds.
+
+    Once `stopped` says so nothing more is begun.
+    """
 
     store: Datastore
     kube: KubeReader | None
@@ -45,12 +49,19 @@ class Means:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     retry: Retry = RETRY
+    stopped: Callable[[], bool] = lambda: False
 
     def run(self, what: str, decide: Callable[[Transaction, Progress], bool | Again]) -> bool:
         """The result of a decision that was committed. Raises `TortieError`."""
+        self.go_on()
         progress = Progress()
         loop = Attempts(self.store, self.retry, self.monotonic, self.sleep)
         return loop.run(what, lambda tx: decide(tx, progress), progress=progress)
+
+    def go_on(self) -> None:
+        """Raise `Unavailable` once it is to stop."""
+        if self.stopped():
+            raise Unavailable("told to stop")
 
 
 def release_vm(means: Means, judged: VMHandle) -> bool:

@@ -14,9 +14,10 @@ from libtortie.kube.client import HttpKubeClient
 
 @dataclass
 class Connection:
-    """What a command works on."""
+    """What a command works on. `api_seconds` bounds each call of the API."""
 
     config: ClientConfig
+    api_seconds: float = 5.0
     _store: Datastore | None = None
     _kube: list[HttpKubeClient | None] = field(default_factory=list)
 
@@ -38,7 +39,9 @@ class Connection:
         """The API's client; None where no API is configured."""
         if not self._kube:
             found = self.config.kube()
-            self._kube.append(None if found is None else HttpKubeClient(found))
+            self._kube.append(
+                None if found is None else HttpKubeClient(found, timeout=self.api_seconds)
+            )
         return self._kube[0]
 
     @property

@@ -1,0 +1,1 @@
+"""Cluster-wide controllers: what runs once for the cluster, beside its API."""

@@ -1,0 +1,153 @@
+"""`tortie-controllers`: the cluster-wide controllers, one command each.
+
+Datastore and API are found as by `tortiectl`. Exit status: 0 done or told to stop (SIGTERM,
+SIGINT), 1 an error, 2 a wrong command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from controllers.gc import Collector, Settings
+from ipam.gc import CLUSTER_GRACE_SECONDS, Means
+from libtortie.client_config import Surroundings, client_config
+from libtortie.connection import Connection
+from libtortie.errors import TortieError
+from libtortie.model.times import parse_duration
+from libtortie.wording import DEFAULT_CONFIG
+
+API_SECONDS = 30.0
+"""Longest wait for one page of a list."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run, and exit."""
+    sys.exit(run(args))
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run; the exit status."""
+    options = _parser().parse_args(args)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        at = Connection(client_config(options.config, "", Surroundings(os.environ)), API_SECONDS)
+        try:
+            return 0 if _collector(at, options, stop).run() else 1
+        finally:
+            at.close()
+    except TortieError as error:
+        _complain(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tortie-controllers", description="What runs once for the whole cluster."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    gc = commands.add_parser(
+        "gc",
+        help="free what IPAM has allocated and nobody uses",
+        description="Free addresses, handles, affinities and blocks that nobody uses, after two "
+        "observations a grace apart. Without --once it runs until SIGTERM.",
+    )
+    gc.add_argument(
+        "-c",
+        "--config",
+        type=_text,
+        default="",
+        metavar="FILE",
+        help=f"where datastore and API are (default {DEFAULT_CONFIG}, environment, node.yaml)",
+    )
+    gc.add_argument(
+        "--once",
+        action="store_true",
+        help="observe, and if anything is doubtful once more a grace later; then exit",
+    )
+    gc.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="explain each verdict and change nothing; with --once after one observation",
+    )
+    gc.add_argument(
+        "--grace",
+        type=_duration,
+        default=CLUSTER_GRACE_SECONDS,
+        metavar="DURATION",
+        help="how long something must have been doubtful, e.g. 90s (default 15m)",
+    )
+    gc.add_argument(
+        "--period",
+        type=_duration,
+        metavar="DURATION",
+        help="longest time between passes (default half the grace)",
+    )
+    gc.add_argument(
+        "--trust-empty-lists",
+        action="store_true",
+        help="the cluster really has no pods or no nodes; otherwise an empty list frees nothing",
+    )
+    gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    return parser
+
+
+def _collector(at: Connection, options: argparse.Namespace, stop: threading.Event) -> Collector:
+    if at.kube is None:
+        _complain("no Kubernetes API is configured: addresses of pods and VMs are kept")
+
+    def pause(seconds: float) -> None:
+        stop.wait(seconds)
+
+    means = Means(
+        at.store,
+        at.kube,
+        lambda: datetime.now(UTC),
+        sleep=pause,
+        stopped=stop.is_set,
+    )
+    settings = Settings(
+        grace=options.grace,
+        period=options.grace / 2 if options.period is None else options.period,
+        once=options.once,
+        dry_run=options.dry_run,
+        trust_empty=options.trust_empty_lists,
+        json=options.output == "json",
+    )
+    return Collector(means, settings, stop, _say, _complain)
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise argparse.ArgumentTypeError("is empty; leave it out or give a value")
+    return value
+
+
+def _duration(value: str) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _complain(line: str) -> None:
+    sys.stderr.write(f"Error: {line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

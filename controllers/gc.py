@@ -1,0 +1,89 @@
+"""The loop of `tortie-controllers gc`: pass after pass until it is told to stop.
+
+It keeps nothing but the suspects, in memory: losing them costs a grace. It may run twice: every
+change is compare-and-swap. A datastore that does not answer is asked again, for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controllers import report
+from ipam.gc import Means, Memory, Outcome, Swept, sweep
+from libtortie.errors import TortieError, first_line
+
+TROUBLE_SECONDS = 30.0
+"""Pause after a pass that could not be made, at most."""
+SPACING_SECONDS = 1.0
+"""Least pause between passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is asked on the command line. Times are in seconds."""
+
+    grace: float
+    period: float
+    once: bool = False
+    dry_run: bool = False
+    trust_empty: bool = False
+    json: bool = False
+
+
+@dataclass(slots=True)
+class Collector:
+    """Passes over one cluster. `say` gets lines of the result, `complain` what went wrong."""
+
+    means: Means
+    settings: Settings
+    stop: threading.Event
+    say: Callable[[str], None]
+    complain: Callable[[str], None]
+    _memory: Memory = field(default_factory=dict)
+
+    def run(self) -> bool:
+        """Until it is stopped; with `once` until what one pass found was confirmed, a grace later.
+
+        False when (with `once`) a pass could not be made.
+        """
+        confirmed = self.settings.dry_run
+        while not self.stop.is_set():
+            try:
+                swept = self._pass()
+            except TortieError as error:
+                self.complain(first_line(error))
+                if self.settings.once:
+                    return False
+                self.stop.wait(min(TROUBLE_SECONDS, self.settings.period))
+                continue
+            waits = [one.seconds for one in swept.verdicts if one.outcome is Outcome.WAIT]
+            if self.settings.once and (confirmed or not waits):
+                return True
+            confirmed = True
+            self.stop.wait(self._pause(waits))
+        return True
+
+    def _pause(self, waits: list[float]) -> float:
+        """Seconds to the next pass: when what waits longest is due, at the latest a period."""
+        if self.settings.once:
+            return max(waits)
+        return max(SPACING_SECONDS, min([self.settings.period, *waits]))
+
+    def _pass(self) -> Swept:
+        settings = self.settings
+        swept = sweep(
+            self.means,
+            self._memory,
+            grace=settings.grace,
+            trust_empty=settings.trust_empty,
+            dry_run=settings.dry_run,
+        )
+        self._memory = swept.memory
+        if settings.json:
+            self.say(report.line(swept, self.means.now(), dry_run=settings.dry_run))
+        else:
+            for line in report.text(swept, dry_run=settings.dry_run):
+                self.say(line)
+        return swept

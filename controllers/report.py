@@ -1,0 +1,94 @@
+"""What a pass of garbage collection says, as text for people or as one JSON object. Pure.
+
+The counts have the names of Calico's metrics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from ipam.gc import Outcome, Swept, Verdict, explain
+from ipam.gc_addresses import owner_of
+from ipam.gc_inventory import Allocated
+from ipam.gc_verdicts import Subject
+from ipam.vm_handles import VMHandle
+from libtortie.model.times import rfc3339
+
+
+def counts(swept: Swept) -> dict[str, int]:
+    """How much there is, and how much was found and freed: addresses, except for blocks."""
+    inventory = swept.opinions.inventory
+    found = list(inventory.allocated())
+    outcomes: Counter[Outcome] = Counter()
+    for one in swept.verdicts:
+        outcomes[one.outcome] += _addresses(one.subject)
+    return {
+        "ipam_allocations_in_use": len(found),
+        "ipam_allocations_borrowed": sum(_borrowed(one, swept) for one in found),
+        "ipam_allocations_gc_candidates": outcomes[Outcome.WAIT],
+        "ipam_allocations_gc_reclamations": outcomes[Outcome.FREE],
+        "ipam_blocks": len(inventory.blocks),
+    }
+
+
+def text(swept: Swept, *, dry_run: bool) -> Iterator[str]:
+    """Lines: each verdict (without a dry run only those that keep nothing), then a summary."""
+    shown = [one for one in swept.verdicts if dry_run or one.outcome is not Outcome.KEEP]
+    yield from explain(shown)
+    if not dry_run:
+        reasons = Counter(one.reason for one in swept.verdicts if one.unknown)
+        yield from (f"keep ({count}): {reason}" for reason, count in sorted(reasons.items()))
+    yield from (f"unreadable: {what}" for what in swept.opinions.inventory.unreadable)
+    made = Counter(one.outcome for one in swept.verdicts)
+    done = "would be done" if dry_run else "done"
+    numbers = ", ".join(f"{name} {value}" for name, value in counts(swept).items())
+    yield (
+        f"pass: {made[Outcome.KEEP]} kept, {made[Outcome.WAIT]} wait, "
+        f"{made[Outcome.FREE]} {done}; {numbers}"
+    )
+
+
+def line(swept: Swept, at: datetime, *, dry_run: bool) -> str:
+    """The pass as one JSON object on one line."""
+    shown = [one for one in swept.verdicts if dry_run or one.unknown or not _keeps(one)]
+    body = {
+        "time": rfc3339(at),
+        "dryRun": dry_run,
+        "counts": counts(swept),
+        "verdicts": [_verdict(one) for one in shown],
+        "unreadable": list(swept.opinions.inventory.unreadable),
+    }
+    return json.dumps(body, ensure_ascii=False)
+
+
+def _verdict(one: Verdict[Subject]) -> Mapping[str, object]:
+    kind, _, _ = one.subject.key.partition(" ")
+    return {
+        "kind": kind,
+        "subject": one.subject.name,
+        "outcome": one.outcome.value,
+        "reason": one.reason,
+        "seconds": round(one.seconds, 1),
+        "unknown": one.unknown,
+    }
+
+
+def _keeps(one: Verdict[Subject]) -> bool:
+    return one.outcome is Outcome.KEEP
+
+
+def _addresses(subject: Subject) -> int:
+    """How many addresses a verdict is about."""
+    if isinstance(subject, VMHandle):
+        return len(subject.pieces)
+    return int(isinstance(subject, Allocated))
+
+
+def _borrowed(one: Allocated, swept: Swept) -> bool:
+    """Whether an address is used on another node than its block's."""
+    block = swept.opinions.inventory.blocks[one.piece.cidr]
+    node = owner_of(one).get("node")
+    return bool(node) and block.node not in (None, node)
