@@ -110,7 +110,7 @@ def test_an_endpoint_gets_rules_route_status_and_node_resource(node: NodeProcess
     node.store.delete(key)
     until("the route goes", lambda: node.metrics("web") == [])
     until("the status file goes", lambda: node.status("web") is None)
-    assert host_ifname(NAMESPACE, "web") not in node.rules()
+    until("the rules go", lambda: host_ifname(NAMESPACE, "web") not in node.rules())
 
 
 def test_a_stop_leaves_the_kernel_as_it_is(node: NodeProcess) -> None:

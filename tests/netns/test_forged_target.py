@@ -26,7 +26,8 @@ FAULTS: dict[str, tuple[Action, int]] = {
     "hang": (Delay(600), 11),
 }
 """What the API does, and what the first DEL of a VM's pod answers."""
-PATIENCE = 30.0
+PATIENCE = 200.0
+"""Seconds; an API that hangs would be waited for 600 at each request."""
 
 
 @pytest.fixture

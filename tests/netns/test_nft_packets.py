@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import socket
 import struct
 import subprocess
@@ -467,10 +468,18 @@ def test_adding_an_endpoint_is_quick(nft: Nftables) -> None:
         for n in range(110)
     ]
     apply(nft, policy_set(many[:100]))
-    spent = []
+    took, worked = [], []
     for count in range(101, 110):
-        begin = time.perf_counter()
+        begin, busy = time.perf_counter(), cpu_seconds()
         apply(nft, policy_set(many[:count]))
-        spent.append(time.perf_counter() - begin)
-    print(f"endpoint added in {sorted(spent)[4] * 1e3:.1f} ms (median)")
-    assert min(spent) < 0.05, spent  # 4 to 6 ms on a quiet machine; a busy one delays some, not all
+        took.append(time.perf_counter() - begin)
+        worked.append(cpu_seconds() - busy)
+    print(f"endpoint added in {sorted(took)[4] * 1e3:.1f} ms (median)")
+    assert min(worked) < 0.05, worked  # 4 to 6 ms, whatever else the machine does
+    assert min(took) < 0.5, took
+
+
+def cpu_seconds() -> float:
+    """What this process and its ended children have computed so far."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
