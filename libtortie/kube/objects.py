@@ -110,6 +110,7 @@ class PodSpec(View):
     host_network: bool = False
     service_account_name: str = ""
     containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
 
 
 class PodIP(View):

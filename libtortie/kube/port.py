@@ -1,9 +1,10 @@
 """The Kubernetes port: what callers may ask of an API server, and which errors they see.
 
-Every call has a deadline. HTTP 404 → `NotFound`, 409 → `Conflict` (on create `AlreadyExists`),
-401/403 → `Unauthorized` naming verb and resource, 410 → `Compacted`, 422 → `InvalidInput`,
-time-outs, refused connections and 5xx/429 → `Unavailable`; of these, the ones that say "less load,
-please" (429, 503, 504, a connection that was accepted and never answered) → `Overloaded`.
+Every call has a deadline. HTTP 404 → `NotFound` (`NotServed` when it is the kind that is missing),
+409 → `Conflict` (on create `AlreadyExists`), 401/403 → `Unauthorized` naming verb and resource,
+410 → `Compacted`, 422 → `InvalidInput`, time-outs, refused connections and 5xx/429 →
+`Unavailable`; of these, the ones that say "less load, please" (429, 503, 504, a connection that
+was accepted and never answered) → `Overloaded`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
-from libtortie.errors import Unavailable
+from libtortie.errors import NotFound, Unavailable
 from libtortie.kube.objects import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
@@ -26,6 +27,11 @@ class Overloaded(Unavailable):
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class NotServed(NotFound):
+    """The server does not know the resource itself (a CRD that is not installed), whatever the
+    object asked for."""
 
 
 class PatchType(StrEnum):

@@ -142,12 +142,19 @@ def patch(
 
 
 def delete(
-    api: Api, name: str, namespace: str = "", *, uid: str = "", grace_seconds: int | None = None
+    api: Api,
+    name: str,
+    namespace: str = "",
+    *,
+    uid: str = "",
+    version: str = "",
+    grace_seconds: int | None = None,
 ) -> Request:
-    """Delete an object, only the one with this UID when given."""
+    """Delete an object, only the one with this UID and at this resourceVersion when given."""
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-    if uid:
-        options["preconditions"] = {"uid": uid}
+    preconditions = dict(_pairs(uid=uid, resourceVersion=version))
+    if preconditions:
+        options["preconditions"] = preconditions
     if grace_seconds is not None:
         options["gracePeriodSeconds"] = grace_seconds
     return _named("delete", api, name, namespace, body=_encode(options), content_type=JSON)

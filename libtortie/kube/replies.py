@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from libtortie import errors
 from libtortie.kube.objects import KubeObject
-from libtortie.kube.port import Overloaded
+from libtortie.kube.port import NotServed, Overloaded
 
 T = TypeVar("T", bound=KubeObject)
 LOG = logging.getLogger(__name__)
@@ -35,9 +35,16 @@ def failure(
     reason = str(status.get("reason") or "")
     message = status.get("message")
     detail = message if isinstance(message, str) and message else _plain(body)
-    return error_of(
-        code, reason, f"{context}: {_brief(code, detail)}", creating=creating, wait=retry_after
-    )
+    text = f"{context}: {_brief(code, detail)}"
+    if code == 404 and not _names_object(status):
+        return NotServed(text)
+    return error_of(code, reason, text, creating=creating, wait=retry_after)
+
+
+def _names_object(status: Mapping[str, Any]) -> bool:
+    """Whether a Status says which object is missing; without, its kind is."""
+    details = status.get("details")
+    return isinstance(details, Mapping) and bool(details.get("name"))
 
 
 def error_of(

@@ -7,7 +7,7 @@ handle, status file, block and affinity names.
 from __future__ import annotations
 
 import hashlib
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import quote
 
 DEFAULT_NETWORK = "k8s-pod-network"
@@ -112,6 +112,16 @@ def status_file_name(orchestrator: str, workload: str, endpoint: str) -> str:
 def block_name(cidr: IPv4Network | IPv6Network) -> str:
     """Kubernetes name of a block: every `.`, `:` and the `/` become `-`."""
     return str(cidr).replace(".", "-").replace(":", "-").replace("/", "-")
+
+
+def block_of_name(name: str) -> IPv4Network | IPv6Network:
+    """The block of a name; ValueError for one that no block has."""
+    *parts, prefixlen = name.split("-")
+    decimal = len(parts) == 4 and all(part.isdecimal() for part in parts)
+    cidr = ip_network(f"{('.' if decimal else ':').join(parts)}/{prefixlen}")
+    if block_name(cidr) != name:
+        raise ValueError(f"{name!r} would be {block_name(cidr)!r}")
+    return cidr
 
 
 def affinity_name(node: str, cidr: IPv4Network | IPv6Network) -> str:

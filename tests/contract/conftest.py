@@ -16,7 +16,7 @@ from libtortie.kube.config import direct
 from libtortie.linux import netns, topology
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import Kernel, Namespaces
-from tests.contract.datastore_backends import ATOMIC, BACKENDS, Harness
+from tests.contract.datastore_backends import ATOMIC, BACKENDS, KEEPING_UIDS, Harness
 from tests.fakes.etcd_server import EtcdMember, etcd_members
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.kernel import FakeKernel, FakeNamespaces
@@ -181,6 +181,13 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 @pytest.fixture
 def store(harness: Harness) -> Datastore:
     return harness.store
+
+
+@pytest.fixture(params=KEEPING_UIDS)
+def keeping_store(request: pytest.FixtureRequest) -> Iterator[Datastore]:
+    """Every datastore that takes a UID as it is given, empty."""
+    with BACKENDS[request.param].open(request) as opened:
+        yield opened.store
 
 
 @pytest.fixture(params=ATOMIC)

@@ -1,7 +1,8 @@
 """The datastores the contract's suite runs over: how to open, spoil and compact each.
 
 A backend joins by one line in `BACKENDS`. One whose commits are no transactions says
-`atomic=False`: it is left out where all-or-nothing is what is tested, and nowhere else.
+`atomic=False`: it is left out where all-or-nothing is what is tested, and nowhere else. So it is
+with `keeps_uids=False`, of one whose server makes all UIDs.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from libtortie.datastore.crd_names import Group
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
 from tests.fakes.etcd_server import EtcdMember
+from tests.fakes.kubernetes_store import kubernetes_api, put_raw, stores_of
 
 
 @dataclass
@@ -64,17 +67,31 @@ def etcd(request: pytest.FixtureRequest) -> Iterator[Harness]:
         yield Harness(store, other, member.put, member.compact)
 
 
+@contextmanager
+def kubernetes(group: Group) -> Iterator[Harness]:
+    with kubernetes_api() as server, stores_of(server, group, 2) as (store, other):
+
+        def put(path: str, data: bytes) -> None:
+            put_raw(server, group, path, data)
+
+        yield Harness(store, other, put, server.compact)
+
+
 @dataclass(frozen=True)
 class Backend:
     """A datastore as the suite opens it."""
 
     open: Callable[[pytest.FixtureRequest], AbstractContextManager[Harness]]
     atomic: bool = True
+    keeps_uids: bool = True
 
 
 BACKENDS = {
     "memory": Backend(memory),
     "sqlite": Backend(sqlite),
     "etcd": Backend(etcd),
+    "kubernetes v1": Backend(lambda _: kubernetes(Group.V1), atomic=False, keeps_uids=False),
+    "kubernetes v3": Backend(lambda _: kubernetes(Group.V3), atomic=False, keeps_uids=False),
 }
+KEEPING_UIDS = [name for name, backend in BACKENDS.items() if backend.keeps_uids]
 ATOMIC = [name for name, backend in BACKENDS.items() if backend.atomic]

@@ -32,12 +32,20 @@ from libtortie.model.keys import (
     Handles,
     IPAMConfigKey,
     Kind,
-    ResourceKey,
     Resources,
     path_of,
 )
 from tests.contract.datastore_backends import Harness
-from tests.fakes.datastore_values import CIDR, NOT_A_HANDLE, block, endpoint, handle, handle_key
+from tests.fakes.datastore_values import (
+    CIDR,
+    NOT_A_HANDLE,
+    block,
+    called,
+    handle,
+    handle_key,
+    network_set,
+    set_key,
+)
 from tests.fakes.followed import in_threads
 
 
@@ -145,7 +153,7 @@ def test_a_changed_scope_stops_a_commit_and_is_named(store: Datastore, how: str)
             store.delete(handle_key("old"))
             store.create(handle_key("old"), handle(1))
     guard = Unchanged(Handles(), listing.revision)
-    with pytest.raises(Conflict, match=f"handle/{name}"):
+    with pytest.raises(Conflict, match=called(handle_key(name))):
         store.commit([guard, Create(BlockKey(CIDR), block())])
     assert store.list(Blocks(4)).records == ()
     again = Unchanged(Handles(), store.list(Handles()).revision)
@@ -156,7 +164,7 @@ def test_a_changed_scope_stops_a_commit_and_is_named(store: Datastore, how: str)
 def test_a_malformed_newcomer_counts_as_a_change(harness: Harness) -> None:
     revision = harness.store.list(Handles()).revision
     harness.put_raw(path_of(handle_key("bad")), NOT_A_HANDLE)
-    with pytest.raises(Conflict, match="handle/bad"):
+    with pytest.raises(Conflict, match=called(handle_key("bad"))):
         harness.store.commit([Unchanged(Handles(), revision)])
 
 
@@ -168,14 +176,14 @@ def test_a_revision_of_no_listing_is_a_change(store: Datastore, revision: str) -
 
 
 def test_one_value_is_a_scope_too(store: Datastore) -> None:
-    key = ResourceKey(Kind.WORKLOAD_ENDPOINT, "w", "ns")
+    key = set_key("w")
     revision = store.list(key).revision
-    store.create(ResourceKey(Kind.WORKLOAD_ENDPOINT, "w2", "ns"), endpoint("w2", "ns"))
+    store.create(set_key("w2"), network_set(set_key("w2")))
     store.create(handle_key(), handle())
     guards = [Unchanged(key, revision), Unchanged(IPAMConfigKey(), revision)]
     store.commit(guards)
-    store.create(key, endpoint("w", "ns"))
-    with pytest.raises(Conflict, match="workloadendpoints/ns/w"):
+    store.create(key, network_set(key))
+    with pytest.raises(Conflict, match=called(key)):
         store.commit(guards)
 
 

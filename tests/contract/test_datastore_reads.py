@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from ipaddress import ip_network
 
@@ -39,7 +40,16 @@ from libtortie.model.keys import (
     path_of,
 )
 from tests.contract.datastore_backends import BACKENDS, Harness
-from tests.fakes.datastore_values import CIDR, NOT_A_HANDLE, block, endpoint, handle, handle_key
+from tests.fakes.datastore_values import (
+    CIDR,
+    NOT_A_HANDLE,
+    block,
+    called,
+    handle,
+    handle_key,
+    network_set,
+    set_key,
+)
 from tests.fakes.followed import following, in_threads
 
 
@@ -51,11 +61,11 @@ def test_list_scopes_hold_their_own_and_nothing_else(store: Datastore) -> None:
         "a1": AffinityKey("n1", CIDR),
         "a16": AffinityKey("n1", v6),
         "a10": AffinityKey("n10", CIDR),
-        "av": AffinityKey("n1", CIDR, "virtual"),
+        "av": AffinityKey("n1", ip_network("10.250.0.8/30"), "virtual"),
         "h": handle_key(),
         "c": IPAMConfigKey(),
-        "w1": ResourceKey(Kind.WORKLOAD_ENDPOINT, "w", "ns"),
-        "w2": ResourceKey(Kind.WORKLOAD_ENDPOINT, "w", "ns2"),
+        "w1": set_key("w"),
+        "w2": set_key("w", "ns2"),
     }
     v6_block = Block(v6, None, (None,) * 64, tuple(range(64)))
     for name, key in keys.items():
@@ -69,7 +79,7 @@ def test_list_scopes_hold_their_own_and_nothing_else(store: Datastore) -> None:
             case IPAMConfigKey():
                 store.create(key, IPAMConfig())
             case ResourceKey():
-                store.create(key, endpoint("w", key.namespace))
+                store.create(key, network_set(key))
 
     def listed(scope: object) -> set[Key]:
         listing = store.list(scope)  # type: ignore[arg-type]  # one of the scopes
@@ -87,22 +97,22 @@ def test_list_scopes_hold_their_own_and_nothing_else(store: Datastore) -> None:
     assert listed(Affinities("n1")) == {keys["a1"], keys["a16"]}
     assert listed(Handles()) == {keys["h"]}
     assert listed(IPAMConfigKey()) == {keys["c"]}
-    assert listed(Resources(Kind.WORKLOAD_ENDPOINT)) == {keys["w1"], keys["w2"]}
-    assert listed(Resources(Kind.WORKLOAD_ENDPOINT, "ns")) == {keys["w1"]}
+    assert listed(Resources(Kind.NETWORK_SET)) == {keys["w1"], keys["w2"]}
+    assert listed(Resources(Kind.NETWORK_SET, "ns")) == {keys["w1"]}
     assert listed(Resources(Kind.IP_POOL)) == set()
     assert listed(keys["w1"]) == {keys["w1"]}
-    assert listed(ResourceKey(Kind.WORKLOAD_ENDPOINT, "w", "n")) == set()
+    assert listed(set_key("w", "n")) == set()
 
 
 def test_list_skips_malformed_values_and_names_them(harness: Harness) -> None:
     good = harness.store.create(handle_key("good"), handle())
-    bad = path_of(handle_key("bad"))
-    harness.put_raw(bad, NOT_A_HANDLE)
+    bad = handle_key("bad")
+    harness.put_raw(path_of(bad), NOT_A_HANDLE)
     listing = harness.store.list(Handles())
     assert listing.records == (good,)
     assert len(listing.malformed) == 1
-    assert listing.malformed[0].startswith(f"{bad}: block")
-    with pytest.raises(Malformed, match=bad):
+    assert re.search(f"{called(bad)}: block", listing.malformed[0])
+    with pytest.raises(Malformed, match=called(bad)):
         harness.store.get(handle_key("bad"))
 
 
@@ -132,7 +142,7 @@ def test_a_snapshot_is_what_get_and_list_would_say(harness: Harness) -> None:
     store.create(BlockKey(CIDR), block())
     bad = handle_key("bad")
     harness.put_raw(path_of(bad), NOT_A_HANDLE)
-    there, absent = IPAMConfigKey(), ResourceKey(Kind.WORKLOAD_ENDPOINT, "w", "ns")
+    there, absent = IPAMConfigKey(), set_key("w")
     setting = store.create(there, IPAMConfig(strict_affinity=True))
     keys: list[Key] = [handle_key("one"), absent, bad, there, handle_key("one")]
     scopes: list[Scope] = [Handles(), Blocks(4), Blocks(6), there, absent]

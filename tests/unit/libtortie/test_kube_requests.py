@@ -10,7 +10,7 @@ from libtortie import errors
 from libtortie.kube import prepare, replies
 from libtortie.kube.lines import LineSplitter, decode_line
 from libtortie.kube.objects import KubeNode, Pod, VirtualMachineInstance
-from libtortie.kube.port import Overloaded, PatchType
+from libtortie.kube.port import NotServed, Overloaded, PatchType
 
 
 def test_paths_of_core_and_groups() -> None:
@@ -94,8 +94,9 @@ def test_raw_paths_are_absolute() -> None:
 
 
 def status(code: int, reason: str, message: str) -> bytes:
+    details = {"name": "b", "kind": "pods"}
     body = {"kind": "Status", "code": code, "reason": reason, "message": message}
-    return json.dumps(body).encode()
+    return json.dumps(body | {"details": details}).encode()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,16 @@ def test_failures(code: int, reason: str, creating: bool, kind: type[Exception])
     error = replies.failure(code, body, creating=creating, context="get pods a/b at URL")
     assert type(error) is kind
     assert str(error) == f"get pods a/b at URL: HTTP {code}: why it failed"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"404 page not found\n", b'{"kind":"Status","code":404}', b'{"kind":"Status","details":{}}'],
+)
+def test_a_kind_that_is_not_served_is_told_from_an_object_that_is_not_there(body: bytes) -> None:
+    assert type(replies.failure(404, body, context="c")) is NotServed
+    named = b'{"kind":"Status","details":{"name":"b"}}'
+    assert type(replies.failure(404, named, context="c")) is errors.NotFound
 
 
 def test_answers_that_are_no_status() -> None:
