@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from libtortie.datastore.port import Datastore
+from libtortie.errors import Unavailable
 from tests.fakes.faulty_store import Killed
 
 Tell = Callable[[str], None]
@@ -69,3 +70,25 @@ class Countdown:
             self.steps.append(what)
         if len(self.steps) == self._die_at:
             self._die()
+
+
+WRITES = ("after commit", "after create", "after update", "after delete")
+
+
+class Outage:
+    """The answer of write number `nth` is lost; with `lasting`, nobody answers from then on."""
+
+    def __init__(self, nth: int = 0, *, lasting: bool = False) -> None:
+        self.writes = 0
+        self._nth = nth
+        self._lasting = lasting
+        self._silent = False
+
+    def __call__(self, what: str) -> None:
+        if self._silent and what.startswith("before"):
+            raise Unavailable("injected: nobody answers")
+        if what in WRITES and not self._silent:
+            self.writes += 1
+            if self.writes == self._nth:
+                self._silent = self._lasting
+                raise Unavailable("injected: the answer was lost")
