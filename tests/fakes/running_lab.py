@@ -57,7 +57,7 @@ def run_cli(state: StateDir, *arguments: str, ok: bool = True) -> str:
 def call(state: StateDir, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `lab …`."""
     command = command_of(state, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def command_of(state: StateDir, *arguments: str) -> list[str]:
@@ -222,7 +222,7 @@ def assert_settled(lab: Lab, vm: str, address: str) -> None:
         )
 
     try:
-        until(settled, "", 30)
+        until(settled, "")
     except LabError:
         found = allocation(lab, address)
         vmi = control.get(LabVMI, vm)

@@ -1,0 +1,37 @@
+"""VMs of a running lab: named after their test, created, and gone without a trace."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lab import control, names
+from lab.cluster import until
+from lab.measure import guest_ip
+from lab.objects import LabVMI
+from tests.fakes.running_lab import Lab, allocation, everywhere, traces
+
+EXT = names.netns(names.EXT)
+
+
+def vm_name(test: str) -> str:
+    """A name for a test's VM, the same in every run."""
+    return f"vm-{zlib.crc32(test.encode()):08x}"
+
+
+def address_of(vm: str) -> str:
+    """The address of a VM that runs."""
+    return guest_ip(control.get(LabVMI, vm))
+
+
+@contextmanager
+def running_vm(lab: Lab, name: str) -> Iterator[str]:
+    """A VM on node1; afterwards nothing of it is left."""
+    lab.cli("vm", "create", name, "--node", "node1")
+    address = address_of(name)
+    yield name
+    lab.cli("vm", "delete", name)
+    until(lambda: not traces(lab, name), f"something of {name} is left")
+    until(lambda: allocation(lab, address) is None, f"{address} is not free")
+    until(lambda: not everywhere(address), f"routes to {address} are left")
