@@ -20,7 +20,7 @@ from itertools import chain
 from . import gc_addresses, gc_claims, gc_handles, gc_vms
 from .gc_apply import apply, free_vm
 from .gc_claims import Claim
-from .gc_cluster import observe_cluster
+from .gc_cluster import Cluster, observe_cluster
 from .gc_effects import Means
 from .gc_handles import HandleState
 from .gc_inventory import Allocated, Inventory, read_inventory
@@ -61,6 +61,7 @@ class Opinions:
     """What one observation of the cluster says."""
 
     inventory: Inventory
+    cluster: Cluster
     span: Span
     addresses: tuple[Opinion[Allocated], ...]
     vms: tuple[Opinion[VMHandle], ...]
@@ -106,6 +107,7 @@ def opinions(means: Means, *, trust_empty: bool = False) -> Opinions:
     theirs = {address for one in machines for address in one.addresses}
     return Opinions(
         inventory=inventory,
+        cluster=cluster,
         span=Span(cluster.span.began, seen.span.ended),
         addresses=tuple(
             gc_addresses.opine(one, cluster)

@@ -10,6 +10,7 @@ from libtortie.errors import Malformed
 from tortiectl.lazy import Entry, LazyGroup
 
 COMMANDS = {
+    "check": Entry("tortiectl.commands.ipam_check:check", "Look for leaks and damage."),
     "configure": Entry("tortiectl.commands.ipam_configure:configure", "Change how it allocates."),
     "show": Entry("tortiectl.commands.ipam_show:show", "Show use, an address, or settings."),
 }
