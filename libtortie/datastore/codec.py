@@ -21,6 +21,7 @@ from libtortie.datastore.ipam_codec import (
     config_to_wire,
     handle_from_wire,
     handle_to_wire,
+    is_plain,
 )
 from libtortie.datastore.port import Value
 from libtortie.errors import InvalidInput, Malformed
@@ -48,14 +49,24 @@ _STORE_OWNED = ("resourceVersion", "selfLink")
 def encode(key: Key, value: Value) -> bytes:
     """The bytes to store. `InvalidInput` when the value is not what the key names."""
     path = path_of(key)
+    if not isinstance(key, BlockKey):  # a CIDR holds no text that could go wrong
+        try:
+            parse_path(path)
+        except Malformed as error:
+            raise InvalidInput(f"{key} cannot be stored: {error}") from error
     try:
-        parse_path(path)
-    except Malformed as error:
-        raise InvalidInput(f"{key} cannot be stored: {error}") from error
-    try:
-        return gojson.dumps(_to_wire(key, value))
+        return gojson.dumps(_to_wire(key, value), floats=isinstance(value, Resource))
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{path}: nested too deeply") from error
+
+
+def as_read(key: Key, value: Value, data: bytes) -> Value:
+    """What `decode` makes of the bytes of a value: without decoding where it is that very value."""
+    if not isinstance(value, Resource) and is_plain(value) and data.isascii():
+        return value
+    return decode(key, data)
 
 
 def decode(key: Key, data: bytes) -> Value:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from libtortie.datastore import etcd_messages as messages
-from libtortie.datastore.codec import decode
+from libtortie.datastore.codec import as_read, decode
 from libtortie.datastore.etcd_answers import Outcome, outcome_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
@@ -144,7 +144,7 @@ class EtcdDatastore:
             raise _refusal(ops, outcome)
         revision = str(outcome.revision)
         return tuple(
-            Record(op.key, decode(op.key, data), revision)
+            Record(op.key, as_read(op.key, op.value, data), revision)
             if isinstance(op, Create | Update) and data is not None
             else None
             for op, data in zip(ops, payloads, strict=True)

@@ -16,14 +16,15 @@ _ESCAPES = str.maketrans(
 )
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, *, floats: bool = True) -> bytes:
     """A JSON value as Go would write it; mappings keep the order they come in.
 
-    ValueError for NaN and infinities, TypeError for what JSON cannot hold.
+    Without `floats` the caller promises that there are none, which saves a walk. ValueError for
+    NaN and infinities, TypeError for what JSON cannot hold, RecursionError for what has no end.
     """
-    text = json.dumps(
-        _integral(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    ).translate(_ESCAPES)
+    text = _ENCODER.encode(integral(value) if floats else value)
+    if "<" in text or ">" in text or "&" in text or not text.isascii():
+        text = text.translate(_ESCAPES)
     try:
         return text.encode()
     except UnicodeEncodeError:  # a lone surrogate, which Go reads and writes as U+FFFD
@@ -33,18 +34,19 @@ def dumps(value: Any) -> bytes:
 def loads(data: bytes) -> Any:
     """The value of a JSON text. ValueError, naming the place, for anything that is not one."""
     try:
-        return json.loads(data.decode(), parse_constant=_no_constant, parse_float=_finite)
+        return _DECODER.decode(data.decode())
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def _integral(value: Any) -> Any:
+def integral(value: Any) -> Any:
+    """The value with integers for the floats that Go writes as such."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
         return int(value)
     if isinstance(value, dict):
-        return {key: _integral(item) for key, item in value.items()}
+        return {key: integral(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_integral(item) for item in value]
+        return [integral(item) for item in value]
     return value
 
 
@@ -57,3 +59,9 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"number {text} is out of range")
     return number
+
+
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)

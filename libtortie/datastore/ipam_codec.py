@@ -1,17 +1,26 @@
 """IPAM's records as Calico's etcd JSON objects: field names, order and omission are Calico's.
 
-Pure functions between model values and JSON objects. Reading is strict about what allocation
+Pure functions between model values and JSON objects. Both ways are strict about what allocation
 relies on (ordinals in range, indices that exist, the block the path names), because a block
-that is guessed at hands one address to two owners.
+that is guessed at hands one address to two owners. What is written without an error is read
+again without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Any
 
-from libtortie.datastore.wire_object import UINT64_MAX, WireObject
+from libtortie.datastore.gojson import integral
+from libtortie.datastore.wire_object import (
+    INT64_MAX,
+    UINT64_MAX,
+    WireObject,
+    are_integers,
+    is_integer,
+)
 from libtortie.model.ipam import (
     AffinityState,
     Attribute,
@@ -19,10 +28,13 @@ from libtortie.model.ipam import (
     BlockAffinity,
     Handle,
     IPAMConfig,
+    Owner,
     Persistence,
 )
 from libtortie.model.keys import IPNetwork
 from libtortie.model.times import rfc3339
+
+_NUMBER = f"an integer from 0 to {UINT64_MAX}"
 
 
 def block_to_wire(block: Block) -> dict[str, Any]:
@@ -37,8 +49,10 @@ def block_to_wire(block: Block) -> dict[str, Any]:
         None if _never_used(block) else [_attribute_to_wire(item) for item in block.attributes]
     )
     wire["sequenceNumber"] = block.sequence_number
-    by_ordinal = {str(ordinal): number for ordinal, number in block.sequence_numbers.items()}
-    wire["sequenceNumberForAllocation"] = dict(sorted(by_ordinal.items()))
+    numbers = block.sequence_numbers
+    wire["sequenceNumberForAllocation"] = dict(
+        sorted(zip(map(str, numbers), numbers.values(), strict=True))
+    )
     wire["deleted"] = block.deleted
     return _with_extra(wire, block.extra)
 
@@ -48,16 +62,16 @@ def block_from_wire(path: str, cidr: IPNetwork, data: Mapping[str, Any]) -> Bloc
     wire = WireObject(path, data)
     if wire.text("cidr") != str(cidr):
         wire.refuse("cidr", f"{data.get('cidr')!r} is not the block the path names, {cidr}")
-    numbers = wire.integer_map("sequenceNumberForAllocation", most=UINT64_MAX)
+    numbers = wire.map("sequenceNumberForAllocation")
     block = Block(
         cidr=cidr,
         affinity=wire.text("affinity"),
-        allocations=wire.optional_integers("allocations"),
-        unallocated=wire.integers("unallocated"),
-        attributes=tuple(_attribute_from_wire(item) for item in wire.objects("attributes")),
+        allocations=tuple(wire.list("allocations")),
+        unallocated=tuple(wire.list("unallocated")),
+        attributes=tuple(_attributes_from_wire(wire)),
         affinity_claim_time=wire.time("affinity_claim_time"),
         sequence_number=wire.integer("sequenceNumber", most=UINT64_MAX),
-        sequence_numbers={_ordinal(wire, text): number for text, number in numbers.items()},
+        sequence_numbers=dict(zip(_ordinals(wire, numbers), numbers.values(), strict=True)),
         deleted=wire.boolean("deleted"),
         extra=wire.rest(),
     )
@@ -85,6 +99,8 @@ def affinity_from_wire(path: str, data: Mapping[str, Any]) -> BlockAffinity:
 def handle_to_wire(handle: Handle) -> dict[str, Any]:
     """A handle: addresses per block; its id is in its path."""
     counts = {str(cidr): count for cidr, count in handle.blocks.items()}
+    if not are_integers(counts.values(), INT64_MAX):
+        raise ValueError(f"block: a count of {counts} is not an integer from 0 to {INT64_MAX}")
     wire = {"block": dict(sorted(counts.items())), "deleted": handle.deleted}
     return _with_extra(wire, handle.extra)
 
@@ -103,6 +119,8 @@ def handle_from_wire(path: str, data: Mapping[str, Any]) -> Handle:
 
 def config_to_wire(config: IPAMConfig) -> dict[str, Any]:
     """The IPAM configuration, in Calico's mix of snake and camel case; empties are left out."""
+    if not are_integers([config.max_blocks_per_host, config.cooldown_seconds], INT64_MAX):
+        raise ValueError(f"{config}: want integers from 0 to {INT64_MAX}")
     wire: dict[str, Any] = {
         "strict_affinity": config.strict_affinity,
         "auto_allocate_blocks": config.auto_allocate_blocks,
@@ -128,26 +146,65 @@ def config_from_wire(path: str, data: Mapping[str, Any]) -> IPAMConfig:
     )
 
 
+def is_plain(value: Block | BlockAffinity | Handle | IPAMConfig) -> bool:
+    """Whether reading what is written of a value gives the very same: nothing is cut or renamed."""
+    match value:
+        case Block():
+            times = [value.affinity_claim_time, *(item.released_at for item in value.attributes)]
+            extras = [item.extra for item in value.attributes]
+            return not (value.extra or any(extras)) and all(map(_is_exact, times))
+        case _:
+            return not value.extra
+
+
+def _is_exact(time: datetime | None) -> bool:
+    return time is None or (time.tzinfo is UTC and not time.microsecond)
+
+
 def _attribute_to_wire(attribute: Attribute) -> dict[str, Any]:
     wire: dict[str, Any] = {}
     if attribute.handle_id is not None:
         wire["handle_id"] = attribute.handle_id
     if attribute.active:
-        wire["secondary"] = dict(sorted(attribute.active.items()))
+        wire["secondary"] = _owner_to_wire(attribute.active)
     if attribute.alternate:
-        wire["alternateOwnerAttrs"] = dict(sorted(attribute.alternate.items()))
+        wire["alternateOwnerAttrs"] = _owner_to_wire(attribute.alternate)
     if attribute.released_at is not None:
         wire["releasedAt"] = rfc3339(attribute.released_at)
-    return _with_extra(wire, attribute.extra)
+    return _with_extra(wire, attribute.extra) if attribute.extra else wire
+
+
+def _owner_to_wire(owner: Owner) -> dict[str, str]:
+    """Sorted by name. ValueError for what is no text."""
+    if not _are_texts(owner):
+        raise ValueError(f"attributes: {owner}: want texts")
+    if isinstance(owner, dict) and sorted(owner) == list(owner):
+        return owner
+    return dict(sorted(owner.items()))
+
+
+def _attributes_from_wire(wire: WireObject) -> Iterator[Attribute]:
+    for place, item in enumerate(wire.list("attributes")):
+        yield _ordinary(item) or _attribute_from_wire(wire.inner("attributes", place, item))
+
+
+def _ordinary(item: Any) -> Attribute | None:
+    """An attribute of a handle and an owner and nothing else: most are, and this is quick."""
+    if not isinstance(item, dict) or len(item) != 2:
+        return None
+    handle_id, owner = item.get("handle_id"), item.get("secondary")
+    if not isinstance(handle_id, str) or not isinstance(owner, dict) or not _are_texts(owner):
+        return None
+    return Attribute(handle_id, owner, {}, None, {})
 
 
 def _attribute_from_wire(wire: WireObject) -> Attribute:
     return Attribute(
-        handle_id=wire.text("handle_id"),
-        active=wire.text_map("secondary"),
-        alternate=wire.text_map("alternateOwnerAttrs"),
-        released_at=wire.time("releasedAt"),
-        extra=wire.rest(),
+        wire.text("handle_id"),
+        wire.text_map("secondary"),
+        wire.text_map("alternateOwnerAttrs"),
+        wire.time("releasedAt"),
+        wire.rest(),
     )
 
 
@@ -157,29 +214,54 @@ def _never_used(block: Block) -> bool:
 
 
 def _check_block(block: Block) -> None:
-    """ValueError `field: reason` for a block whose ordinals or indices point nowhere."""
+    """ValueError `field: reason` for a block whose ordinals, indices or numbers say nothing."""
     size = block.cidr.num_addresses
     if len(block.allocations) != size:
         raise ValueError(f"allocations: {len(block.allocations)} entries for {size} addresses")
-    for ordinal, index in enumerate(block.allocations):
-        if index is not None and not 0 <= index < len(block.attributes):
-            raise ValueError(f"allocations[{ordinal}]: there is no attribute {index}")
-    for place, ordinal in enumerate(block.unallocated):
-        if not 0 <= ordinal < size:
-            raise ValueError(f"unallocated[{place}]: there is no ordinal {ordinal}")
-    for ordinal in block.sequence_numbers:
-        if not 0 <= ordinal < size:
-            raise ValueError(f"sequenceNumberForAllocation: there is no ordinal {ordinal}")
+    used = [index for index in block.allocations if index is not None]
+    if not are_integers(used, len(block.attributes) - 1):
+        pairs = [(at, index) for at, index in enumerate(block.allocations) if index is not None]
+        place, odd = _odd_one(pairs, len(block.attributes) - 1)
+        raise ValueError(f"allocations[{place}]: there is no attribute {odd!r}")
+    if not are_integers(block.unallocated, size - 1):
+        place, odd = _odd_one(enumerate(block.unallocated), size - 1)
+        raise ValueError(f"unallocated[{place}]: there is no ordinal {odd!r}")
+    if not are_integers(block.sequence_numbers, size - 1):
+        _, odd = _odd_one(enumerate(block.sequence_numbers), size - 1)
+        raise ValueError(f"sequenceNumberForAllocation: there is no ordinal {odd!r}")
+    if not is_integer(block.sequence_number, UINT64_MAX):
+        raise ValueError(f"sequenceNumber: {block.sequence_number!r} is not {_NUMBER}")
+    if not are_integers(block.sequence_numbers.values(), UINT64_MAX):
+        place, odd = _odd_one(block.sequence_numbers.items(), UINT64_MAX)
+        raise ValueError(f"sequenceNumberForAllocation[{place}]: {odd!r} is not {_NUMBER}")
 
 
-def _ordinal(wire: WireObject, text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        wire.refuse("sequenceNumberForAllocation", f"{text!r} is not an ordinal")
-    return int(text)
+def _odd_one(values: Iterable[tuple[int, Any]], most: int) -> tuple[int, Any]:
+    return next((place, value) for place, value in values if not is_integer(value, most))
+
+
+def _are_texts(owner: Mapping[str, Any]) -> bool:
+    try:
+        "".join(owner.values())
+    except TypeError:
+        return False
+    return True
+
+
+def _ordinals(wire: WireObject, texts: Collection[str]) -> list[int]:
+    digits = "".join(texts)
+    try:
+        if digits and not (digits.isascii() and digits.isdecimal()):
+            raise ValueError
+        return list(map(int, texts))  # refuses an empty one, and thousands of digits
+    except ValueError:
+        odd = [text for text in texts if not (text.isascii() and text.isdecimal())]
+        named = (odd or [max(texts, key=len)])[0]
+        wire.refuse("sequenceNumberForAllocation", f"{named[:40]!r} is not an ordinal")
 
 
 def _with_extra(wire: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Unknown fields, as they were, after the known ones."""
     for name, value in extra.items():
-        wire.setdefault(name, value)
+        wire.setdefault(name, integral(value))
     return wire

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from libtortie.datastore.codec import decode
+from libtortie.datastore.codec import as_read, decode
 from libtortie.datastore.operations import (
     only,
     payload_of,
@@ -184,7 +184,7 @@ class LoggedStore(ABC):
         if any(isinstance(op, Create | Update | Delete) for op in ops):
             self._committed()
         return tuple(
-            Record(op.key, decode(op.key, data), str(revision))
+            Record(op.key, as_read(op.key, op.value, data), str(revision))
             if isinstance(op, Create | Update) and data is not None
             else None
             for op, data, revision in zip(ops, payloads, written, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from ipaddress import IPv4Network, ip_network
 from typing import Any
 
@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libtortie.datastore import gojson
-from libtortie.datastore.codec import decode, encode
+from libtortie.datastore.codec import as_read, decode, encode
+from libtortie.datastore.port import Value
 from libtortie.errors import Malformed
-from libtortie.model.ipam import Attribute, Block, Handle
+from libtortie.model.ipam import Attribute, Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.keys import (
     AffinityKey,
     BlockKey,
@@ -87,6 +88,37 @@ def test_blocks_come_back(block: Block) -> None:
 def test_handles_come_back(counts: dict[Any, int], deleted: bool, extra: dict[str, Any]) -> None:
     handle = Handle(counts, deleted, extra)
     assert decode(HandleKey("h"), encode(HandleKey("h"), handle)) == handle
+
+
+@given(
+    blocks().map(lambda block: (BlockKey(CIDR), block))
+    | st.builds(
+        lambda count, extra: (HandleKey("h"), Handle({CIDR: count}, extra=extra)),
+        st.integers(0, 9),
+        EXTRA,
+    )
+    | st.builds(lambda extra: (AffinityKey("n", CIDR), BlockAffinity(extra=extra)), EXTRA)
+    | st.builds(lambda extra: (IPAMConfigKey(), IPAMConfig(extra=extra)), EXTRA)
+)
+def test_what_is_written_need_not_be_read_to_be_known(pair: tuple[Key, Value]) -> None:
+    key, value = pair
+    data = encode(key, value)
+    known = as_read(key, value, data)
+    assert known == decode(key, data)
+
+
+ZONES = st.just(UTC) | st.just(timezone(timedelta(hours=2)))
+SURROGATES = st.text(st.characters(categories=["Cs", "Lu"]), max_size=2)
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=ZONES), SURROGATES)
+def test_what_storage_changes_is_read_again(time: datetime, text: str) -> None:
+    """Fractions of seconds, half characters: what is returned is what is stored."""
+    attributes = (Attribute(text, {"a": text}, released_at=time),)
+    block = Block(CIDR, "host:" + text, (None,) * SIZE, (), attributes, time)
+    data = encode(BlockKey(CIDR), block)
+    known = as_read(BlockKey(CIDR), block, data)
+    assert known == decode(BlockKey(CIDR), data)
 
 
 @given(JSON)

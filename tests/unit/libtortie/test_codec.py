@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from libtortie.datastore.codec import decode, encode
+from libtortie.datastore.port import Value
 from libtortie.errors import InvalidInput, Malformed
 from libtortie.model.ipam import (
     AffinityState,
@@ -27,6 +28,7 @@ from libtortie.model.keys import (
     BlockKey,
     HandleKey,
     IPAMConfigKey,
+    Key,
     Kind,
     ResourceKey,
     parse_path,
@@ -50,6 +52,7 @@ CIDR = ip_network("10.250.0.4/30")
 BLOCK = BlockKey(CIDR)
 AFFINITY = AffinityKey("node-1", CIDR)
 HANDLE = HandleKey("k8s-pod-network.9f3c")
+USED = Block(CIDR, None, (0, 0, 0, 1), (), (Attribute("h"), Attribute()))
 
 
 def golden(path_part: str) -> bytes:
@@ -161,12 +164,47 @@ def test_block_keeps_unknown_fields_and_orders_ordinals_as_text() -> None:
         ({"sequenceNumber": 2**64}, "sequenceNumber"),
         ({"sequenceNumberForAllocation": {"x": 1}}, "sequenceNumberForAllocation: 'x'"),
         ({"sequenceNumberForAllocation": {"4": 1}}, "sequenceNumberForAllocation: there is no"),
+        ({"sequenceNumberForAllocation": {"1": 2, "": 1}}, "sequenceNumberForAllocation: ''"),
+        ({"sequenceNumberForAllocation": {"1": 2, "1_0": 1}}, ".*: '1_0'"),
+        ({"sequenceNumberForAllocation": {"1": 2, "\u0663": 1}}, ".*: '\u0663'"),
+        ({"sequenceNumberForAllocation": {"1": 2, "9" * 5000: 1}}, f".*: '{'9' * 40}'"),
+        ({"sequenceNumberForAllocation": {"1": -2}}, r"sequenceNumberForAllocation\[1\]: -2"),
+        ({"sequenceNumberForAllocation": {"1": True}}, r"sequenceNumberForAllocation\[1\]: True"),
         ({"deleted": "false"}, "deleted: 'false' is not a boolean"),
     ],
 )
 def test_malformed_block_names_path_and_field(fields: dict[str, Any], names: str) -> None:
     with pytest.raises(Malformed, match=f"^/calico/ipam/v2/assignment/.*10.250.0.4-30: {names}"):
         decode(BLOCK, altered("assignment", **fields))
+
+
+ODD_VALUES: list[tuple[Key, Value, str]] = [
+    (BLOCK, replace(USED, allocations=(True, 0, 0, 0)), r"allocations\[0\]: .* True"),
+    (BLOCK, replace(USED, allocations=(0, 0, 0, 2)), r"allocations\[3\]: .* 2"),
+    (BLOCK, replace(USED, unallocated=(0, -1)), r"unallocated\[1\]: .* -1"),
+    (BLOCK, replace(USED, sequence_number=2**64), "sequenceNumber: 1844"),
+    (BLOCK, replace(USED, sequence_numbers={0: -1}), "sequenceNumberForAllocation.*-1"),
+    (BLOCK, replace(USED, sequence_numbers={4: 1}), "sequenceNumberForAllocation.*4"),
+    (BLOCK, replace(USED, attributes=(Attribute("h", {"pod": None}), Attribute())), "None"),  # type: ignore[dict-item]  # what is tested
+    (HANDLE, Handle({CIDR: -1}), "block: .*-1"),
+    (HANDLE, Handle({CIDR: True}), "block: .*True"),
+    (HANDLE, Handle({CIDR: 2**63}), "block: "),
+    (IPAMConfigKey(), IPAMConfig(max_blocks_per_host=-1), "integers from 0"),
+    (IPAMConfigKey(), IPAMConfig(cooldown_seconds=2**63), "integers from 0"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "named"), ODD_VALUES)
+def test_what_would_not_be_read_again_is_not_written(key: Key, value: Value, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        encode(key, value)
+
+
+def test_nesting_without_end_is_refused() -> None:
+    extra: dict[str, Any] = {}
+    extra["again"] = extra
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        encode(HANDLE, Handle({}, extra={"x": extra}))
 
 
 def test_malformed_attribute_names_its_place() -> None:
