@@ -76,14 +76,9 @@ class Assignment:
 
     def _give(self, tx: Transaction, versions: Iterable[int]) -> bool:
         """Stage an address of each family, or else the claims that have to come first."""
-        config, now = read_config(tx), self.now()
-        pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do
-        labels = read_node_labels(tx, self.node, self.node_labels)
-        allocator = Allocator(
-            tx, self.node, now, config, pools, read_reservations(tx), broken, labels
-        )
+        allocator = tx.noted("allocator", lambda: self._allocator(tx))
         decisions = [self._pick(allocator, version) for version in versions]
-        self.tidy = allocator.tidy
+        self.tidy, allocator.tidy = allocator.tidy, []
         picks = [decision for decision in decisions if isinstance(decision, Pick)]
         if len(picks) < len(decisions):
             return False
@@ -93,10 +88,17 @@ class Assignment:
             picks,
             handle_id=self.handle_id,
             owner=self.owner,
-            now=now,
-            cooldown=config.cooldown_seconds,
+            now=allocator.now,
+            cooldown=allocator.config.cooldown_seconds,
         )
         return True
+
+    def _allocator(self, tx: Transaction) -> Allocator:
+        pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do
+        labels = read_node_labels(tx, self.node, self.node_labels)
+        return Allocator(
+            tx, self.node, self.now(), read_config(tx), pools, read_reservations(tx), broken, labels
+        )
 
     def _pick(self, allocator: Allocator, version: int) -> Pick | Claim:
         """A pick, or a claim that is staged and has to be committed before there can be one."""

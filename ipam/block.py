@@ -112,7 +112,7 @@ def release(block: Block, ordinals: Iterable[int], *, now: datetime, cooldown: i
     if not held:
         return block
     if cooldown <= 0:
-        return touch(_free(block, held))
+        return _free(block, held, touched=True)
     resting = Attribute(released_at=whole_seconds(now))
     return touch(_repoint(block, dict.fromkeys(held, resting)))
 
@@ -158,48 +158,68 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 def _give(block: Block, ordinals: Sequence[int], attribute: Attribute) -> Block:
-    numbers = dict(block.sequence_numbers) | dict.fromkeys(ordinals, block.sequence_number)
     gone = set(ordinals)
-    taken = replace(
+    allocations, attributes = _repointed(block, dict.fromkeys(ordinals, attribute))
+    return replace(
         block,
+        allocations=tuple(allocations),
+        attributes=tuple(attributes),
         unallocated=tuple(o for o in block.unallocated if o not in gone),
-        sequence_numbers=numbers,
+        sequence_number=block.sequence_number + 1,
+        sequence_numbers={
+            **block.sequence_numbers,
+            **dict.fromkeys(ordinals, block.sequence_number),
+        },
     )
-    return touch(_repoint(taken, dict.fromkeys(ordinals, attribute)))
 
 
-def _free(block: Block, ordinals: Sequence[int]) -> Block:
+def _free(block: Block, ordinals: Sequence[int], *, touched: bool = False) -> Block:
     gone = set(ordinals)
-    allocations = tuple(None if o in gone else index for o, index in enumerate(block.allocations))
-    return _compact(
-        replace(
-            block,
-            allocations=allocations,
-            unallocated=(*block.unallocated, *ordinals),
-            sequence_numbers={o: n for o, n in block.sequence_numbers.items() if o not in gone},
-        )
+    allocations = [None if o in gone else index for o, index in enumerate(block.allocations)]
+    kept, attributes = _compacted(allocations, block.attributes)
+    return replace(
+        block,
+        allocations=tuple(kept),
+        attributes=tuple(attributes),
+        unallocated=(*block.unallocated, *ordinals),
+        sequence_number=block.sequence_number + touched,
+        sequence_numbers={o: n for o, n in block.sequence_numbers.items() if o not in gone},
     )
 
 
 def _repoint(block: Block, changes: Mapping[int, Attribute]) -> Block:
-    """Point ordinals at attributes, sharing those that exist already."""
+    """Point ordinals at attributes; those that nothing points at any more are dropped."""
+    allocations, attributes = _compacted(*_repointed(block, changes))
+    return replace(block, allocations=tuple(allocations), attributes=tuple(attributes))
+
+
+def _repointed(
+    block: Block, changes: Mapping[int, Attribute]
+) -> tuple[list[int | None], list[Attribute]]:
+    """Ordinals pointed at attributes, sharing those that exist already."""
     attributes = list(block.attributes)
     allocations = list(block.allocations)
     for ordinal, attribute in changes.items():
-        if attribute not in attributes:
-            attributes.append(attribute)
-        allocations[ordinal] = attributes.index(attribute)
-    return _compact(replace(block, allocations=tuple(allocations), attributes=tuple(attributes)))
+        allocations[ordinal] = _place_of(attribute, attributes)
+    return allocations, attributes
 
 
-def _compact(block: Block) -> Block:
-    """Drop attributes nothing points at and renumber the rest, keeping their order."""
-    used = sorted({index for index in block.allocations if index is not None})
-    if len(used) == len(block.attributes):
-        return block
-    renumbered = {old: new for new, old in enumerate(used)}
-    return replace(
-        block,
-        allocations=tuple(None if i is None else renumbered[i] for i in block.allocations),
-        attributes=tuple(block.attributes[i] for i in used),
-    )
+def _place_of(wanted: Attribute, attributes: list[Attribute]) -> int:
+    """The index of an attribute, appended if it is not there."""
+    for index, one in enumerate(attributes):
+        if one.handle_id == wanted.handle_id and one == wanted:  # handles differ, as a rule
+            return index
+    attributes.append(wanted)
+    return len(attributes) - 1
+
+
+def _compacted(
+    allocations: Sequence[int | None], attributes: Sequence[Attribute]
+) -> tuple[list[int | None], list[Attribute]]:
+    """Without the attributes nothing points at, the rest renumbered in their order."""
+    used = sorted({index for index in allocations if index is not None})
+    if len(used) == len(attributes):
+        return list(allocations), list(attributes)
+    renumbered: dict[int | None, int | None] = {old: new for new, old in enumerate(used)}
+    renumbered[None] = None
+    return [renumbered[i] for i in allocations], [attributes[i] for i in used]

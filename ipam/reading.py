@@ -134,21 +134,27 @@ class Reading:
         return listing.records
 
     def noted(self, what: object, make: Callable[[], T]) -> T:
-        """What was made of what was read, made once."""
+        """What was made of what was read, made once; nothing that is staged may go into it."""
         if what not in self._notes:
             self._notes[what] = make()
         return cast(T, self._notes[what])
 
     def affinities(self, node: str) -> tuple[AffinityKey, ...]:
         """The affinities of a node that there may be, as the transaction would leave them."""
-        listed = [self._entry(record.key) for record in self.listing(Affinities(node)).records]
+        listed = (record.key for record in self.listing(Affinities(node)).records)
+        keys = dict.fromkeys([*listed, *self.staged_affinities()])
         return tuple(
-            entry.key
-            for entry in dict.fromkeys([*listed, *self._staged])
-            if isinstance(entry.key, AffinityKey)
-            and entry.key.node == node
-            and entry.staged is not None
+            key
+            for key in keys
+            if isinstance(key, AffinityKey)
+            and key.node == node
+            and self._entry(key).staged is not None
         )
+
+    def staged_affinities(self) -> tuple[AffinityKey, ...]:
+        """The affinities that are to be written or removed."""
+        keys = (entry.key for entry in self._staged)
+        return tuple(key for key in keys if isinstance(key, AffinityKey))
 
     def block_names(self, version: int) -> tuple[IPNetwork, ...]:
         """All blocks of a family, in path order, then those that are staged."""

@@ -51,6 +51,10 @@ class Setting:
 
 def read_config(tx: Transaction) -> IPAMConfig:
     """The datastore's configuration; the commit requires that it still is."""
+    return tx.noted("configuration", lambda: _configuration(tx))
+
+
+def _configuration(tx: Transaction) -> IPAMConfig:
     for key in (IPAMConfigKey(), CONFIGURATION):
         tx.guard(key)
     stored = tx.value(IPAMConfigKey(), IPAMConfig)
@@ -84,6 +88,10 @@ def stored_persistence(tx: Transaction) -> Setting:
 
 def require_ready(tx: Transaction) -> None:
     """Refuse to work on a locked datastore. Raises `NotReady`, an `Unavailable`."""
+    tx.noted("ready", lambda: _require_ready(tx))
+
+
+def _require_ready(tx: Transaction) -> None:
     tx.guard(CLUSTER)
     cluster = tx.value(CLUSTER, ClusterInformation)
     if cluster is not None and cluster.spec.datastore_ready is False:
