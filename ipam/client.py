@@ -213,6 +213,17 @@ class IPAMClient:
 
         return self._run(Operation(f"disown {handle_id}", Reads(handle_id), decide, progress))
 
+    def give_up_stranded(self) -> tuple[IPNetwork, ...]:
+        """Give up this node's empty blocks that no pool has for it any more, and return them.
+
+        Allocation does so, too, and release where it remembers the pools: this is for a node
+        whose pools changed and which has nothing to do. Raises what the store raises.
+        """
+        tx = Transaction(self._store)
+        keys = tidy.stranded(tx, self._node, self._node_labels, self._now())
+        self._tidy(keys)
+        return tuple(key.cidr for key in keys)
+
     def release(self, handle_id: str) -> tuple[IPAddress, ...]:
         """Free everything a handle holds and return it; () for an unknown handle."""
         freed: dict[IPAddress, None] = {}

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from libtortie.model.keys import AffinityKey, BlockKey
+from libtortie.model.ipam import Block
+from libtortie.model.keys import AffinityKey, BlockKey, Kind, ResourceKey
 
 from . import affinity as rules
 from . import block as blocks
 from .pools import pool_of, serves
-from .settings import read_config, read_node_labels, read_pools
+from .settings import POOLS, read_config, read_node_labels, read_pools
 from .transaction import Transaction
 
 EVERY_NODE = ("", "all()")
@@ -35,13 +36,45 @@ def stage(tx: Transaction, key: AffinityKey, known: Mapping[str, str], now: date
         tx.remove(key)
 
 
+def stranded(
+    tx: Transaction, node: str, known: Mapping[str, str], now: datetime
+) -> list[AffinityKey]:
+    """The affinities that a node keeps for nothing."""
+    keys = [key for key in tx.affinities(node) if _stranded(tx, key, known, now)]
+    owners = ((key, tx.block(key.cidr)) for key in keys)
+    return [key for key, block in owners if block is None or block.node == node]
+
+
+def stage_emptied(tx: Transaction, block: Block) -> None:
+    """Stage an emptied block; or its removal, with the node's affinity, if it is no node's or, as
+    far as this transaction remembers without reading, stranded."""
+    if block.node and _stranded_as_remembered(tx, AffinityKey(block.node, block.cidr)):
+        tx.remove(BlockKey(block.cidr))
+        tx.remove(AffinityKey(block.node, block.cidr))
+    elif block.affinity is None:
+        tx.remove(BlockKey(block.cidr))
+    else:
+        tx.put(BlockKey(block.cidr), block)
+
+
+def _stranded_as_remembered(tx: Transaction, key: AffinityKey) -> bool:
+    if not tx.remembers([key, ResourceKey(Kind.NODE, key.node)], [POOLS]):
+        return False
+    pools, broken = read_pools(tx)
+    return not broken and not serves(key.cidr, pools, read_node_labels(tx, key.node, {}))
+
+
+def _rested(tx: Transaction, block: Block, now: datetime) -> Block:
+    seconds = read_config(tx).cooldown_seconds
+    return blocks.expire_cooldown(block, now=now, cooldown=seconds)
+
+
 def _stranded(tx: Transaction, key: AffinityKey, known: Mapping[str, str], now: datetime) -> bool:
     pools, broken = read_pools(tx)
     pool = pool_of(pools, key.cidr)
     if broken or (pool is not None and pool.node_selector in EVERY_NODE):
         return False
-    block, seconds = tx.block(key.cidr), read_config(tx).cooldown_seconds
-    if block is not None:
-        block = blocks.expire_cooldown(block, now=now, cooldown=seconds)
-    labels = read_node_labels(tx, key.node, known)
-    return not serves(key.cidr, pools, labels) and (block is None or blocks.is_empty(block))
+    block = tx.block(key.cidr)
+    if block is not None and not blocks.is_empty(_rested(tx, block, now)):
+        return False
+    return not serves(key.cidr, pools, read_node_labels(tx, key.node, known))

@@ -10,7 +10,7 @@ from libtortie.model.ipam import Owner
 from libtortie.model.keys import BlockKey
 
 from . import block as blocks
-from . import ownership
+from . import ownership, tidy
 from .attempts import AGAIN, Again
 from .holdings import Held, Holdings, heal, holdings, set_counts
 from .ownership import Owners, PodLives
@@ -111,7 +111,7 @@ def change_owners(tx: Transaction, found: Holdings, change: Callable[[Owners], O
 def stage_release(
     tx: Transaction, found: Holdings, items: Iterable[Held], *, now: datetime
 ) -> None:
-    """Blocks first, the handle last. A block without a node is deleted when it is empty."""
+    """Blocks first, the handle last. An empty block that serves nobody is deleted."""
     items = tuple(items)
     if not items:
         return
@@ -123,8 +123,8 @@ def stage_release(
         ordinals = [item.ordinal for item in items if item.cidr == cidr]
         counts[cidr] -= len(ordinals)
         left = blocks.release(block, ordinals, now=now, cooldown=cooldown)
-        if left.affinity is None and blocks.is_empty(left):
-            tx.remove(BlockKey(cidr))
+        if blocks.is_empty(left):
+            tidy.stage_emptied(tx, left)
         else:
             tx.put(BlockKey(cidr), left)
     set_counts(tx, found.handle_id, counts)

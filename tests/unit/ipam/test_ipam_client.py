@@ -262,6 +262,7 @@ def test_pool_disabled_between_decision_and_commit_is_not_used() -> None:
     store = FaultyStore(world.store)
 
     def disable(_: object) -> None:
+        store.before_commit = lambda ops: None
         world.pools(pool("a", "10.0.0.0/24", disabled=True))
 
     store.before_commit = disable
