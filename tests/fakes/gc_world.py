@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import Any
 
-from ipam.block import set_owners
+from ipam.block import new_block, set_owners
 from ipam.client import AddressRequest
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
+from ipam.gc_claims import Claim, Flaw
 from libtortie.datastore.port import Datastore
 from libtortie.kube.objects import KubeNode, Meta, Pod, PodIP, PodSpec, PodStatus
 from libtortie.kube.port import KubeReader
-from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import BlockKey, Kind, ResourceKey
+from libtortie.model.ipam import BlockAffinity, IPAddress
+from libtortie.model.keys import AffinityKey, BlockKey, IPNetwork, Kind, ResourceKey
 from libtortie.model.resources import parse_resource
 from tests.fakes.ipam_world import UNHURRIED, World, plain_pod, pool
 from tests.fakes.kube import FakeKube
@@ -26,11 +28,15 @@ NETWORK = "k8s-pod-network"
 
 @dataclass
 class Town:
-    """Nodes with pods. What the API has is the truth; `run` is what an ADD leaves behind."""
+    """Nodes with pods. What the API has is the truth; `run` is what an ADD leaves behind.
+
+    Without `stores_nodes` the datastore has no Nodes of its own, as on Kubernetes.
+    """
 
     world: World = field(default_factory=World)
     kube: FakeKube = field(default_factory=FakeKube)
     reader: KubeReader | None = None
+    stores_nodes: bool = True
     seconds: float = 5000.0
     memory: Memory = field(default_factory=dict)
     last: Swept | None = None
@@ -45,13 +51,14 @@ class Town:
     # -- the cluster -----------------------------------------------------------------------------
 
     def node(self, name: str, *, stored: bool = True, api: bool = True, **spec: Any) -> None:
-        if stored:
+        if stored and self.stores_nodes:
             self.world.resource(Kind.NODE, name, spec)
         if api:
             self.kube.put(KubeNode(metadata=Meta(name=name)))
 
     def remove_node(self, name: str) -> None:
-        self.world.store.delete(ResourceKey(Kind.NODE, name))
+        if self.stores_nodes:
+            self.world.store.delete(ResourceKey(Kind.NODE, name))
         self.kube.remove(KubeNode, name)
 
     def pod(
@@ -165,3 +172,36 @@ class Town:
             if address in block.cidr:
                 changed = set_owners(block, {block.ordinal(address): (active, {})})
                 self.world.put(BlockKey(block.cidr), changed)
+
+
+def mess(town: Town) -> None:
+    """Something of each kind of flaw, and one thing that is in order."""
+    town.start("keeps", "n2", want=BOTH)
+    for number in range(5):
+        town.start(f"n1-{number}")
+    for number in (3, 4):
+        town.stop(f"n1-{number}")
+        town.remove_pod(f"n1-{number}")
+    town.run("lost", "n3")
+    town.node("n3")
+    town.start("lives", "n3")
+    town.remove_node("n3")
+    _claim(town, ip_network("10.65.0.252/30"))
+    _claim(town, _blocks_of(town, "n2")[0])
+    nobodys = new_block(ip_network("10.65.0.248/30"), node=None, now=town.world.now())
+    town.world.put(BlockKey(nobodys.cidr), nobodys)
+    town.world.store.delete(AffinityKey("n2", _blocks_of(town, "n2")[1]))
+
+
+def flaws(town: Town) -> set[Flaw]:
+    assert town.last is not None
+    subjects = (one.subject for one in town.last.verdicts if one.outcome is not Outcome.KEEP)
+    return {one.flaw for one in subjects if isinstance(one, Claim)}
+
+
+def _claim(town: Town, cidr: IPNetwork) -> None:
+    town.world.put(AffinityKey("n1", cidr), BlockAffinity())
+
+
+def _blocks_of(town: Town, node: str) -> list[IPNetwork]:
+    return [one.cidr for one in town.world.blocks() if one.node == node]

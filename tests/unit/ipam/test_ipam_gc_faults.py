@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 
 import pytest
 
-from ipam.block import new_block
 from ipam.gc import Outcome
-from ipam.gc_claims import Claim, Flaw
-from libtortie.model.ipam import BlockAffinity
-from libtortie.model.keys import AffinityKey, BlockKey, IPNetwork, Kind
+from ipam.gc_claims import Flaw
+from libtortie.model.keys import Kind
 from tests.fakes.faulty_store import Fault, FaultyStore, Killed, StepwiseStore
-from tests.fakes.gc_world import BOTH, Town
+from tests.fakes.gc_world import Town, flaws, mess
 
 KEEP = Outcome.KEEP
 
@@ -20,39 +18,6 @@ KEEP = Outcome.KEEP
 @pytest.fixture
 def town() -> Town:
     return Town()
-
-
-def _claim(town: Town, cidr: IPNetwork) -> None:
-    town.world.put(AffinityKey("n1", cidr), BlockAffinity())
-
-
-def _blocks_of(town: Town, node: str) -> list[IPNetwork]:
-    return [one.cidr for one in town.world.blocks() if one.node == node]
-
-
-def mess(town: Town) -> None:
-    """Something of each kind of flaw, and one thing that is in order."""
-    town.start("keeps", "n2", want=BOTH)
-    for number in range(5):
-        town.start(f"n1-{number}")
-    for number in (3, 4):
-        town.stop(f"n1-{number}")
-        town.remove_pod(f"n1-{number}")
-    town.run("lost", "n3")
-    town.node("n3")
-    town.start("lives", "n3")
-    town.remove_node("n3")
-    _claim(town, ip_network("10.65.0.252/30"))
-    _claim(town, _blocks_of(town, "n2")[0])
-    nobodys = new_block(ip_network("10.65.0.248/30"), node=None, now=town.world.now())
-    town.world.put(BlockKey(nobodys.cidr), nobodys)
-    town.world.store.delete(AffinityKey("n2", _blocks_of(town, "n2")[1]))
-
-
-def flaws(town: Town) -> set[Flaw]:
-    assert town.last is not None
-    subjects = (one.subject for one in town.last.verdicts if one.outcome is not KEEP)
-    return {one.flaw for one in subjects if isinstance(one, Claim)}
 
 
 def test_every_kind_of_flaw_in_one_pass(town: Town) -> None:
