@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from libtortie.datastore.etcd_rpc import Message, pb
 from libtortie.datastore.etcd_wire import number, text
 from libtortie.datastore.operations import position_of
-from libtortie.datastore.port import Create, Delete, Op, Unchanged, Update
+from libtortie.datastore.port import Create, Delete, KeyOp, Op, Unchanged, Update
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import path_of, scope_bounds
 
@@ -25,6 +25,10 @@ _RANGE, _PUT, _DELETE = 1, 2, 3
 _EQUAL, _GREATER, _LESS = 0, 1, 2
 _VERSION, _MOD = 0, 2
 _KEYS_ONLY = number(8, 1)
+_EQUAL_VERSION = number(1, _EQUAL) + number(2, _VERSION)
+_EQUAL_MOD = number(1, _EQUAL) + number(2, _MOD)
+_LESS_MOD = number(1, _LESS) + number(2, _MOD)
+_NONE = number(4, 0)
 
 _LARGEST = 2**63 - 1
 _NEVER = -1
@@ -64,12 +68,28 @@ def where_are_we(path: str) -> bytes:
 
 def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> bytes:
     """All operations or none; when none, what stands against each, without its value."""
-    changes = map(_change, ops, payloads)
+    expectations, changes, evidence = [], [], []
+    for op, payload in zip(ops, payloads, strict=True):
+        if isinstance(op, Unchanged):
+            low, high = map(name_of, scope_bounds(op.scope))
+            next_revision = position_of(op) + 1
+            expectations.append(_untouched(low, high, next_revision))
+            newest = scan(low, high, 1, keys_only=True) + number(10, next_revision)
+            evidence.append(text(_RANGE, newest))
+            continue
+        name = name_of(path_of(op.key))
+        key = text(1, name)
+        expectations.append(_expectation(op, name))
+        evidence.append(text(_RANGE, key + _KEYS_ONLY))
+        if isinstance(op, Delete):
+            changes.append(text(_DELETE, key))
+        elif isinstance(op, Create | Update):
+            changes.append(text(_PUT, key + text(2, payload or b"")))
     return b"".join(
         [
-            *(text(_COMPARE, _expectation(op)) for op in ops),
-            *(text(_SUCCESS, change) for change in changes if change is not None),
-            *(text(_FAILURE, text(_RANGE, _evidence(op))) for op in ops),
+            *(text(_COMPARE, one) for one in expectations),
+            *(text(_SUCCESS, one) for one in changes),
+            *(text(_FAILURE, one) for one in evidence),
         ]
     )
 
@@ -105,33 +125,14 @@ def authentication(username: str, password: str) -> Message:
     return pb.AuthenticateRequest(name=username, password=password)
 
 
-def _expectation(op: Op) -> bytes:
-    """The compare that holds where an operation may go ahead."""
-    if isinstance(op, Unchanged):
-        low, high = map(name_of, scope_bounds(op.scope))
-        older = number(6, position_of(op) + 1)
-        return number(1, _LESS) + number(2, _MOD) + text(3, low) + older + text(64, high)
-    key = name_of(path_of(op.key))
+def _untouched(low: bytes, high: bytes, revision: int) -> bytes:
+    """The compare that holds where all of a range is older than a revision."""
+    return _LESS_MOD + text(3, low) + number(6, revision) + text(64, high)
+
+
+def _expectation(op: KeyOp, name: bytes) -> bytes:
+    """The compare that holds where an operation on one key may go ahead."""
     expected = None if isinstance(op, Create) else op.revision
     if expected is None:
-        return number(1, _EQUAL) + number(2, _VERSION) + text(3, key) + number(4, 0)
-    revision = number(6, number_of(expected))
-    return number(1, _EQUAL) + number(2, _MOD) + text(3, key) + revision
-
-
-def _evidence(op: Op) -> bytes:
-    """The read that tells whether it was this operation that failed, and why."""
-    if isinstance(op, Unchanged):
-        low, high = map(name_of, scope_bounds(op.scope))
-        return scan(low, high, 1, keys_only=True) + number(10, position_of(op) + 1)
-    return text(1, name_of(path_of(op.key))) + _KEYS_ONLY
-
-
-def _change(op: Op, payload: bytes | None) -> bytes | None:
-    match op:
-        case Create(key) | Update(key):
-            return text(_PUT, text(1, name_of(path_of(key))) + text(2, payload or b""))
-        case Delete(key):
-            return text(_DELETE, text(1, name_of(path_of(key))))
-        case _:
-            return None
+        return _EQUAL_VERSION + text(3, name) + _NONE
+    return _EQUAL_MOD + text(3, name) + number(6, number_of(expected))

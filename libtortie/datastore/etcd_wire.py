@@ -20,19 +20,22 @@ def number(field: int, value: int) -> bytes:
 
 def text(field: int, value: bytes) -> bytes:
     """A length-delimited field: bytes, or a message that is already encoded."""
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+    length = len(value)
+    if field < 16 and length < 0x80:
+        return bytes((field << 3 | 2, length)) + value
+    return _varint(field << 3 | 2) + _varint(length) + value
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a message in their order, numbers as unsigned. Raises `Malformed`."""
-    at = 0
-    while at < len(data):
+    at, end = 0, len(data)
+    while at < end:
         tag, at = _read_varint(data, at)
-        kind = tag & 7
         value, at = _read_varint(data, at)
+        kind = tag & 7
         if kind == 0:
             yield tag >> 3, value
-        elif kind == 2 and at + value <= len(data):
+        elif kind == 2 and at + value <= end:
             yield tag >> 3, data[at : at + value]
             at += value
         else:
@@ -51,6 +54,8 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1
     value = shift = 0
     for place in range(at, min(at + 10, len(data))):
         byte = data[place]

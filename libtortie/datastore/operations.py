@@ -27,10 +27,9 @@ _END_OF_TIME = 2**63 - 1
 
 def require_distinct(ops: Sequence[Op]) -> None:
     """Raise `InvalidInput` when a key, or the scope of an `Unchanged`, is named twice."""
-    named = {
-        ("scope", op.scope) if isinstance(op, Unchanged) else ("key", path_of(op.key)) for op in ops
-    }
-    if len(named) < len(ops):
+    keys = {path_of(op.key) for op in ops if not isinstance(op, Unchanged)}
+    scopes = {op.scope for op in ops if isinstance(op, Unchanged)}
+    if len(keys) + len(scopes) < len(ops):
         raise InvalidInput("a commit may name each key and each scope only once")
 
 
