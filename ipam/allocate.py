@@ -30,6 +30,7 @@ from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
 from .pools import WORKLOAD, Pool, Wanted, described, eligible, pool_of, serves
+from .settings import POOLS
 from .transaction import Transaction
 
 
@@ -53,8 +54,19 @@ class Claim:
 
 
 @dataclass(slots=True)
+class Plan:
+    """Where addresses of one kind come from first. `full` are blocks found without a free one."""
+
+    pools: Sequence[Pool]
+    claims: Sequence[AffinityKey]
+    owned: Sequence[IPNetwork]
+    unfinished: Sequence[IPNetwork]
+    full: dict[IPNetwork, Block] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Allocator:
-    """Decides for one node within one transaction.
+    """Decides for one node within one transaction, for one request after another.
 
     `pools` are all pools that can be read, `broken` says what is wrong with each of the others.
     """
@@ -71,24 +83,36 @@ class Allocator:
     """What this node has for nothing (`tidy`): to be removed, when possible."""
     unreadable: list[str] = field(default_factory=list)
     """Blocks that were looked at and cannot be read, by name."""
+    plans: dict[object, Plan] = field(default_factory=dict)
+    """What was found out for each kind of request: as long as nothing is claimed it holds."""
 
     def pick(self, wanted: Wanted) -> Pick | Claim:
         """An address of a family. Raises `NoFreeAddresses`, `InvalidInput` (requested pools)."""
-        pools = eligible(self.pools, wanted)
-        if not pools:
-            raise NoFreeAddresses(
-                f"no IPv{wanted.version} pool is eligible on node {self.node} "
-                f"for use {wanted.use} (pools: {described(self.pools) or 'none'}){self._unread()}"
-            )
-        owned, unfinished = self._own(pools)
+        plan = self._plan(wanted)
+        pools, owned = plan.pools, plan.owned
         decision = (
-            self._first_free(pools, owned)
-            or self._fresh(pools, owned, unfinished)
+            self._first_free(plan)
+            or self._fresh(pools, owned, plan.unfinished)
             or self._search(pools, owned)
         )
         if decision is None:
             raise NoFreeAddresses(self._exhausted(wanted.version, pools, owned))
         return decision
+
+    def _plan(self, wanted: Wanted) -> Plan:
+        """The pools and own blocks for a request, found out once for all that are alike."""
+        spaces = frozenset(wanted.namespace_labels.items())
+        kind = (wanted.version, tuple(wanted.requested), spaces, wanted.use)
+        claims, plan = self.tx.staged_affinities(), self.plans.get(kind)
+        if plan is None or plan.claims != claims:
+            pools = plan.pools if plan else eligible(self.pools, wanted)
+            if not pools:
+                raise NoFreeAddresses(
+                    f"no IPv{wanted.version} pool is eligible on node {self.node} for use "
+                    f"{wanted.use} (pools: {described(self.pools) or 'none'}){self._unread()}"
+                )
+            plan = self.plans[kind] = Plan(pools, claims, *self._own(pools))
+        return plan
 
     def pick_address(
         self, address: IPAddress, owner: Owner, gone: OwnerGone, use: str = WORKLOAD
@@ -132,6 +156,9 @@ class Allocator:
         block = self.tx.glance(BlockKey(cidr), Block)
         if block is None or block.deleted:
             return None
+        return self._rested(block)
+
+    def _rested(self, block: Block) -> Block:
         return blocks.expire_cooldown(block, now=self.now, cooldown=self.config.cooldown_seconds)
 
     def _own(self, pools: Sequence[Pool]) -> tuple[list[IPNetwork], list[IPNetwork]]:
@@ -158,11 +185,14 @@ class Allocator:
         if block is None or (block.node == self.node and blocks.is_empty(block)):
             self.tidy.append(key)
 
-    def _first_free(self, pools: Sequence[Pool], cidrs: Iterable[IPNetwork]) -> Pick | None:
-        for cidr in cidrs:
-            block = self._block(cidr)
-            if block is not None and (pick := self._pick_in(pools, block)):
+    def _first_free(self, plan: Plan) -> Pick | None:
+        for cidr in plan.owned:
+            stored = self.tx.glance(BlockKey(cidr), Block)
+            if stored is None or stored.deleted or plan.full.get(cidr) is stored:
+                continue
+            if pick := self._pick_in(plan.pools, self._rested(stored)):
                 return pick
+            plan.full[cidr] = stored
         return None
 
     def _pick_in(self, pools: Sequence[Pool], block: Block) -> Pick | None:
@@ -215,15 +245,14 @@ class Allocator:
 
     def _others(self, pools: Sequence[Pool]) -> Iterator[Block]:
         """Every block of some pools, in pool order, from a start that depends on the node."""
+        self.unreadable.clear()
         cidrs = self.tx.block_names(pools[0].cidr.version)
         turn = rules.fnv1(self.node) % len(cidrs) if cidrs else 0
         for found in self.tx.scan(_by_pool(pools, cidrs[turn:] + cidrs[:turn])):
             if isinstance(found, Malformed):
                 self.unreadable.append(str(found))
             elif not found.deleted:
-                yield blocks.expire_cooldown(
-                    found, now=self.now, cooldown=self.config.cooldown_seconds
-                )
+                yield self._rested(found)
 
     def _take_over(self, pools: Sequence[Pool], block: Block) -> Claim | None:
         pool = pool_of(pools, block.cidr)
@@ -267,9 +296,11 @@ class Allocator:
 def stage_claim(tx: Transaction, claim: Claim, node: str) -> None:
     """Affinity first, as pending; then the block; last the affinity of the node that lost it.
 
-    Only while the pool is what it was: a pool that has taken its place may have other blocks.
+    Only while the pools are what they were: one that has taken this one's place, or comes before
+    it where they overlap, may have blocks of another size.
     """
     tx.guard(claim.pool.key)
+    tx.guard_listing(POOLS)
     pending = BlockAffinity(state=AffinityState.PENDING)
     tx.put(AffinityKey(node, claim.block.cidr), pending)
     tx.put(BlockKey(claim.block.cidr), claim.block)

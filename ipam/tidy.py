@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from libtortie.model.ipam import Block
-from libtortie.model.keys import AffinityKey, BlockKey, Kind, ResourceKey
+from libtortie.model.keys import Affinities, AffinityKey, BlockKey, Kind, ResourceKey
 
 from . import affinity as rules
 from . import block as blocks
@@ -58,7 +58,8 @@ def stage_emptied(tx: Transaction, block: Block) -> None:
 
 
 def _stranded_as_remembered(tx: Transaction, key: AffinityKey) -> bool:
-    if not tx.remembers([key, ResourceKey(Kind.NODE, key.node)], [POOLS]):
+    place = ResourceKey(Kind.NODE, key.node)
+    if not tx.remembers([place], [POOLS, Affinities(key.node)]):
         return False
     pools, broken = read_pools(tx)
     return not broken and not serves(key.cidr, pools, read_node_labels(tx, key.node, {}))
