@@ -1,0 +1,250 @@
+"""`tortie-controllers gc` as a process: on a SQLite file or a real etcd, and a real API server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lab.apiserver.server import ApiServer
+from libtortie.datastore.etcd import EtcdDatastore
+from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.port import Datastore
+from libtortie.datastore.sqlite import SqliteDatastore
+from tests.fakes.gc_world import Town
+from tests.fakes.ipam_world import World
+from tests.fakes.kube import FakeKube
+from tests.fakes.node_process import until
+
+DEADLINE = 120.0
+ONCE = ("--once", "--grace", "0s")
+
+
+@dataclass
+class Site:
+    """A town with one leaked address, and the command that is told where it is."""
+
+    town: Town
+    file: Path
+    spec: dict[str, Any]
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        body = {
+            "apiVersion": "projectcalico.org/v3",
+            "kind": "CalicoAPIConfig",
+            "spec": self.spec,
+        }
+        self.file.write_text(yaml.safe_dump(body))
+        command = [sys.executable, "-m", "controllers.cli", "gc", "-c", str(self.file), *args]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        self.running.append(process)
+        return process
+
+    def __call__(self, *args: str, status: int = 0) -> tuple[list[str], str]:
+        process = self.start(*args)
+        out, err = process.communicate(timeout=DEADLINE)
+        assert process.returncode == status, out + err
+        return out.splitlines(), err
+
+    def close(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def furnish(store: Datastore, server: ApiServer) -> Town:
+    fake = FakeKube()
+    fake.api = server.api
+    town = Town(World(store), fake)
+    town.start("app")
+    town.start("web")
+    town.remove_pod("web")
+    return town
+
+
+@pytest.fixture
+def site(tmp_path: Path, server: ApiServer) -> Iterator[Site]:
+    path = tmp_path / "t.db"
+    spec = {"datastoreType": "sqlite", "sqlitePath": str(path), "k8sAPIEndpoint": server.url}
+    with closing(SqliteDatastore(path)) as store:
+        made = Site(furnish(store, server), tmp_path / "gc.cfg", spec)
+        yield made
+        made.close()
+
+
+def leaked(site: Site) -> str:
+    """The address of the pod that is gone."""
+    for block in site.town.world.blocks():
+        for ordinal in range(len(block.allocations)):
+            attribute = block.attribute(ordinal)
+            if attribute is not None and attribute.active.get("pod") == "web":
+                return str(block.address(ordinal))
+    return ""
+
+
+def test_a_dry_run_explains_and_changes_nothing(site: Site) -> None:
+    address = leaked(site)
+    out, err = site("--once", "--dry-run")
+    assert (
+        f"wait (in 900 s): {address} of handle k8s-pod-network.c-web: pod shop/web is gone" in out
+    )
+    assert any("pod shop/app lives and has it" in line for line in out)
+    assert out[-1].startswith("pass: ")
+    assert "1 wait, 0 would be done; ipam_allocations_in_use 2" in out[-1]
+    assert err == ""
+    assert leaked(site) == address
+
+
+def test_once_frees_what_two_observations_agree_on(site: Site) -> None:
+    address = leaked(site)
+    out, _ = site(*ONCE)
+    assert f"free: {address} of handle k8s-pod-network.c-web: pod shop/web is gone" in out
+    assert leaked(site) == ""
+    assert len(site.town.held) == 1
+    site.town.world.audit()
+    again, _ = site(*ONCE)
+    assert len(again) == 1, "one pass, nothing to tell"
+
+
+def test_json_is_one_object_for_each_pass(site: Site) -> None:
+    address = leaked(site)
+    out, _ = site(*ONCE, "-o", "json")
+    first, second = (json.loads(line) for line in out)
+    assert first["counts"] == {
+        "ipam_allocations_in_use": 2,
+        "ipam_allocations_borrowed": 0,
+        "ipam_allocations_gc_candidates": 1,
+        "ipam_allocations_gc_reclamations": 0,
+        "ipam_blocks": 1,
+    }
+    assert second["verdicts"] == [
+        {
+            "kind": "address",
+            "subject": f"{address} of handle k8s-pod-network.c-web",
+            "outcome": "free",
+            "reason": "pod shop/web is gone",
+            "seconds": 0.0,
+            "unknown": False,
+        }
+    ]
+    assert second["counts"]["ipam_allocations_gc_reclamations"] == 1
+    assert (second["dryRun"], second["unreadable"]) == (False, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_daemon_frees_and_ends_when_told(site: Site, number: signal.Signals) -> None:
+    process = site.start("--grace", "200ms", "--period", "100ms")
+    until("the leak is freed", lambda: not leaked(site), seconds=DEADLINE)
+    assert process.poll() is None
+    process.send_signal(number)
+    assert process.wait(DEADLINE) == 0
+    assert "Traceback" not in process.communicate()[1]
+
+
+def test_a_daemon_that_waits_for_a_long_grace_ends_at_once_when_told(site: Site) -> None:
+    process = site.start()
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("wait (in 900 s)")
+    process.terminate()
+    assert process.wait(DEADLINE) == 0
+    assert leaked(site)
+
+
+def test_killed_and_started_again_it_takes_a_grace_more(site: Site) -> None:
+    process = site.start("--grace", "1h", "--period", "100ms")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    assert leaked(site)
+    out, _ = site(*ONCE, "-o", "json")
+    assert [v["outcome"] for line in out for v in json.loads(line)["verdicts"]] == ["wait", "free"]
+
+
+def test_a_silent_api_frees_nothing(site: Site, server: ApiServer) -> None:
+    server.stop()
+    out, _ = site(*ONCE)
+    assert leaked(site)
+    assert any(line.startswith("keep (1): unknown: pod shop/web") for line in out)
+
+
+def test_without_an_api_it_says_so(site: Site) -> None:
+    del site.spec["k8sAPIEndpoint"]
+    out, err = site(*ONCE)
+    assert err == ("Error: no Kubernetes API is configured: addresses of pods and VMs are kept\n")
+    assert leaked(site)
+    assert out
+
+
+def test_a_datastore_that_is_not_there_is_one_message(site: Site, tmp_path: Path) -> None:
+    site.spec["sqlitePath"] = str(tmp_path / "none.db")
+    out, err = site("--once", status=1)
+    assert out == []
+    assert err.startswith(f"Error: {tmp_path}/none.db: no such datastore")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--grace", "5"], "'5' is not a duration such as 30s or 1m30s"),
+        (["--grace", "-5s"], ""),
+        (["--period", ""], "a duration must not be empty"),
+        (["-c", ""], "is empty"),
+        (["-o", "yaml"], "invalid choice"),
+        (["extra"], "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_command_line(site: Site, args: list[str], said: str) -> None:
+    _, err = site(*args, status=2)
+    assert said in err
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(site: Site) -> None:
+    process = site.start("--grace", "10ms", "--period", "10ms")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(DEADLINE) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stdout = None
+
+
+def test_an_empty_cluster_is_only_believed_when_told(site: Site) -> None:
+    for pod in ("app", "kube-proxy"):
+        site.town.remove_pod(pod)
+    site(*ONCE)
+    assert len(site.town.held) == 2
+    site(*ONCE, "--trust-empty-lists")
+    assert site.town.held == set()
+
+
+def test_two_at_once_on_etcd(shared_etcd: Any, server: ApiServer, tmp_path: Path) -> None:
+    shared_etcd.remove_all()
+    spec = {"etcdEndpoints": shared_etcd.url, "k8sAPIEndpoint": server.url}
+    with closing(EtcdDatastore(EtcdConfig(shared_etcd.url))) as store:
+        site = Site(furnish(store, server), tmp_path / "gc.cfg", spec)
+        for number in range(20):
+            site.town.run(f"gone-{number}", "n2")
+        try:
+            both = [site.start(*ONCE) for _ in range(2)]
+            for process in both:
+                out, err = process.communicate(timeout=DEADLINE)
+                assert process.returncode == 0, out + err
+            site(*ONCE)
+            assert len(site.town.held) == 1
+            site.town.world.audit()
+        finally:
+            site.close()
