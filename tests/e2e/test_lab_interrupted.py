@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,14 @@ from lab.cluster import until
 from lab.objects import LabMigration
 from lab.processes import lab_namespaces
 from lab.state import StateDir
-from tests.fakes.running_lab import assert_gone, assert_settled, lab_up, start, start_when_free
+from tests.fakes.running_lab import (
+    assert_gone,
+    assert_settled,
+    lab_up,
+    start,
+    start_when_free,
+    when_free,
+)
 
 pytestmark = pytest.mark.root
 
@@ -69,9 +76,19 @@ def group_of(group: int) -> dict[int, str]:
     return found
 
 
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[StateDir]:
+    """A place for a lab; one that a test failed to end is not left to the next."""
+    found = StateDir(tmp_path / "state")
+    try:
+        yield found
+    finally:
+        if found.root.exists():
+            when_free(found, "down")
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupted_lab_up(tmp_path: Path, moment: str) -> None:
-    state = StateDir(tmp_path / "state")
+def test_an_interrupted_lab_up(state: StateDir, moment: str) -> None:
     child = start_when_free(state, "up")
     wait_for(child, lambda: MOMENTS[moment](state))
     ctrl_c(child)
@@ -80,10 +97,9 @@ def test_an_interrupted_lab_up(tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["== lab up", "== pods and a VM", "return to normal", "drain"])
-def test_an_interrupted_demo(tmp_path: Path, words: str) -> None:
+def test_an_interrupted_demo(state: StateDir, tmp_path: Path, words: str) -> None:
     """As soon as it says that it begins something: also within a migration, and with kubectl."""
-    state, said = StateDir(tmp_path / "state"), tmp_path / "said"
-    report = tmp_path / "report.json"
+    said, report = tmp_path / "said", tmp_path / "report.json"
     arguments = ["demo", "--report", str(report), "--convergence", "1s"]
     child = start_when_free(state, *arguments, output=said)
     wait_for(child, lambda: words in said.read_text())

@@ -94,10 +94,15 @@ def when_free(state: StateDir, *arguments: str) -> str:
 def start(
     state: StateDir, *arguments: str, output: Path = Path(os.devnull)
 ) -> subprocess.Popen[str]:
-    """Start `lab …` in the background, as the leader of a process group of its own."""
+    """Start `lab …` in the background, as the leader of a process group of its own.
+
+    It obeys Ctrl-C even where the tests themselves were told to ignore it, as `nohup` and a
+    script's `&` do: that is inherited.
+    """
+    heeding = ["env", "--default-signal=INT", "--default-signal=TERM"]
     with output.open("w") as file:
         return subprocess.Popen(
-            command_of(state, *arguments),
+            [*heeding, *command_of(state, *arguments)],
             stdout=file,
             stderr=subprocess.PIPE,
             text=True,
