@@ -39,7 +39,9 @@ def api(kube: FakeKube, spec: Any, kind: type[IPAMSettings] = IPAMSettings) -> F
 
 
 def setting(value: str | None) -> dict[str, Any]:
-    return {"strictAffinity": False, "kubeVirtVMAddressPersistence": value}
+    """A spec with what the older group requires."""
+    required = {"strictAffinity": False, "autoAllocateBlocks": True}
+    return {**required, "kubeVirtVMAddressPersistence": value}
 
 
 def unserved() -> FakeKube:
