@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, TypeVar
 
 from libtortie.datastore.gojson import integral
 from libtortie.datastore.wire_object import (
@@ -34,6 +34,7 @@ from libtortie.model.ipam import (
 from libtortie.model.keys import IPNetwork
 from libtortie.model.times import rfc3339
 
+Place = TypeVar("Place")
 _NUMBER = f"an integer from 0 to {UINT64_MAX}"
 
 
@@ -100,7 +101,8 @@ def handle_to_wire(handle: Handle) -> dict[str, Any]:
     """A handle: addresses per block; its id is in its path."""
     counts = {str(cidr): count for cidr, count in handle.blocks.items()}
     if not are_integers(counts.values(), INT64_MAX):
-        raise ValueError(f"block: a count of {counts} is not an integer from 0 to {INT64_MAX}")
+        place, odd = _odd_one(counts.items(), INT64_MAX)
+        raise ValueError(f"block[{place}]: {odd!r} is not an integer from 0 to {INT64_MAX}")
     wire = {"block": dict(sorted(counts.items())), "deleted": handle.deleted}
     return _with_extra(wire, handle.extra)
 
@@ -119,8 +121,13 @@ def handle_from_wire(path: str, data: Mapping[str, Any]) -> Handle:
 
 def config_to_wire(config: IPAMConfig) -> dict[str, Any]:
     """The IPAM configuration, in Calico's mix of snake and camel case; empties are left out."""
-    if not are_integers([config.max_blocks_per_host, config.cooldown_seconds], INT64_MAX):
-        raise ValueError(f"{config}: want integers from 0 to {INT64_MAX}")
+    numbers = {
+        "maxBlocksPerHost": config.max_blocks_per_host,
+        "ipCooldownSeconds": config.cooldown_seconds,
+    }
+    if not are_integers(numbers.values(), INT64_MAX):
+        place, odd = _odd_one(numbers.items(), INT64_MAX)
+        raise ValueError(f"{place}: {odd!r} is not an integer from 0 to {INT64_MAX}")
     wire: dict[str, Any] = {
         "strict_affinity": config.strict_affinity,
         "auto_allocate_blocks": config.auto_allocate_blocks,
@@ -177,7 +184,8 @@ def _attribute_to_wire(attribute: Attribute) -> dict[str, Any]:
 def _owner_to_wire(owner: Owner) -> dict[str, str]:
     """Sorted by name. ValueError for what is no text."""
     if not _are_texts(owner):
-        raise ValueError(f"attributes: {owner}: want texts")
+        odd = next(name for name, value in owner.items() if not isinstance(value, str))
+        raise ValueError(f"attributes: the owner's {odd!r} is {owner[odd]!r}, not a string")
     if isinstance(owner, dict) and sorted(owner) == list(owner):
         return owner
     return dict(sorted(owner.items()))
@@ -236,7 +244,7 @@ def _check_block(block: Block) -> None:
         raise ValueError(f"sequenceNumberForAllocation[{place}]: {odd!r} is not {_NUMBER}")
 
 
-def _odd_one(values: Iterable[tuple[int, Any]], most: int) -> tuple[int, Any]:
+def _odd_one(values: Iterable[tuple[Place, Any]], most: int) -> tuple[Place, Any]:
     return next((place, value) for place, value in values if not is_integer(value, most))
 
 

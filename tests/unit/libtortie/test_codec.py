@@ -185,12 +185,16 @@ ODD_VALUES: list[tuple[Key, Value, str]] = [
     (BLOCK, replace(USED, sequence_number=2**64), "sequenceNumber: 1844"),
     (BLOCK, replace(USED, sequence_numbers={0: -1}), "sequenceNumberForAllocation.*-1"),
     (BLOCK, replace(USED, sequence_numbers={4: 1}), "sequenceNumberForAllocation.*4"),
-    (BLOCK, replace(USED, attributes=(Attribute("h", {"pod": None}), Attribute())), "None"),  # type: ignore[dict-item]  # what is tested
-    (HANDLE, Handle({CIDR: -1}), "block: .*-1"),
-    (HANDLE, Handle({CIDR: True}), "block: .*True"),
-    (HANDLE, Handle({CIDR: 2**63}), "block: "),
-    (IPAMConfigKey(), IPAMConfig(max_blocks_per_host=-1), "integers from 0"),
-    (IPAMConfigKey(), IPAMConfig(cooldown_seconds=2**63), "integers from 0"),
+    (
+        BLOCK,
+        replace(USED, attributes=(Attribute("h", {"pod": None}), Attribute())),
+        "'pod' is None",
+    ),  # type: ignore[dict-item]  # what is tested
+    (HANDLE, Handle({CIDR: -1}), r"block\[10.250.0.4/30\]: -1"),
+    (HANDLE, Handle({CIDR: True}), r"block\[.*: True"),
+    (HANDLE, Handle({CIDR: 2**63}), r"block\["),
+    (IPAMConfigKey(), IPAMConfig(max_blocks_per_host=-1), "maxBlocksPerHost: -1"),
+    (IPAMConfigKey(), IPAMConfig(cooldown_seconds=2**63), "ipCooldownSeconds: "),
 ]
 
 
