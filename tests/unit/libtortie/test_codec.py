@@ -178,6 +178,7 @@ def test_malformed_block_names_path_and_field(fields: dict[str, Any], names: str
         decode(BLOCK, altered("assignment", **fields))
 
 
+NO_TEXT: dict[str, Any] = {"pod": None}
 ODD_VALUES: list[tuple[Key, Value, str]] = [
     (BLOCK, replace(USED, allocations=(True, 0, 0, 0)), r"allocations\[0\]: .* True"),
     (BLOCK, replace(USED, allocations=(0, 0, 0, 2)), r"allocations\[3\]: .* 2"),
@@ -187,9 +188,9 @@ ODD_VALUES: list[tuple[Key, Value, str]] = [
     (BLOCK, replace(USED, sequence_numbers={4: 1}), "sequenceNumberForAllocation.*4"),
     (
         BLOCK,
-        replace(USED, attributes=(Attribute("h", {"pod": None}), Attribute())),
+        replace(USED, attributes=(Attribute("h", NO_TEXT), Attribute())),
         "'pod' is None",
-    ),  # type: ignore[dict-item]  # what is tested
+    ),
     (HANDLE, Handle({CIDR: -1}), r"block\[10.250.0.4/30\]: -1"),
     (HANDLE, Handle({CIDR: True}), r"block\[.*: True"),
     (HANDLE, Handle({CIDR: 2**63}), r"block\["),
