@@ -12,9 +12,9 @@ from ipaddress import ip_address, ip_network
 
 from ipam.block import new_block
 from ipam.client import AddressRequest, IPAMClient
-from ipam.gc import Means, collect
-from ipam.vm_handles import read_vm_handles
+from ipam.gc import Means, sweep
 from libtortie.datastore.port import Datastore
+from libtortie.kube.objects import KubeNode, Meta
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import BlockKey
 from tests.fakes.ipam_world import UNHURRIED, World, plain_pod, pool, vm_pod
@@ -37,6 +37,7 @@ class Operation:
 
     `gives`: its success means that the handle holds addresses, otherwise that it holds none.
     `keeps`: what the handle had before is part of that. `later`: a handle whose DEL follows.
+    `settles`: a repeat after success changes nothing more.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Operation:
     gives: bool = True
     keeps: bool = False
     later: str = ""
+    settles: bool = True
 
     def act(self, world: World, store: Datastore) -> None:
         """Do it as a program that has just started."""
@@ -132,25 +134,39 @@ def _take_over(client: IPAMClient) -> object:
     return client.assign(ORDINARY, plain_pod("pod"), want, previous_owner_gone=lambda _: True)
 
 
+def collect_all(world: World, store: Datastore) -> None:
+    """Two passes, a grace apart, in a cluster with two nodes and neither pods nor VMs."""
+    seconds = iter(range(0, 1_000_000, 1000))
+    nodes = [KubeNode(metadata=Meta(name=name)) for name in ("n1", "n2")]
+    means = Means(
+        store,
+        FakeKube(*nodes),
+        world.now,
+        monotonic=lambda: float(next(seconds)),
+        sleep=lambda _: None,
+        retry=UNHURRIED,
+    )
+    first = sweep(means, {}, trust_empty=True)
+    sweep(means, first.memory, trust_empty=True)
+
+
 @dataclass(frozen=True)
 class Collector(Operation):
-    """A pass of the collector, which is no client."""
+    """Passes of the collector, which is no client."""
 
     def act(self, world: World, store: Datastore) -> None:
-        """Two observations of an API that has neither VM nor pod: what is nobody's is freed."""
-        seconds = iter(range(0, 100_000, 1000))
-        means = Means(
-            store,
-            FakeKube(),
-            world.now,
-            monotonic=lambda: float(next(seconds)),
-            sleep=lambda _: None,
-            retry=UNHURRIED,
-        )
-        handles, broken = read_vm_handles(store)
-        assert not broken
-        first = collect(means, handles, {})
-        collect(means, handles, first.memory)
+        """As a daemon that has just started."""
+        collect_all(world, store)
+
+
+def _deserted(world: World) -> None:
+    """A stopped VM's address, an ordinary pod's and a second block that nothing is in."""
+    _stopped(world)
+    client = world.client("n1")
+    for number in range(3):
+        client.assign(f"more-{number}", plain_pod(f"more-{number}"), V4)
+    for number in range(3):
+        client.release(f"more-{number}")
 
 
 def _release(client: IPAMClient) -> object:
@@ -206,9 +222,11 @@ RELEASES = (
     Operation("release of a block's last", ORDINARY, _held_in_nobodys_block, _release, gives=False),
     Operation("disown of a deleted VM", VM, _running, _delete, gives=False),
 )
-COLLECTOR = Collector("collector", VM, _stopped, lambda _: None, gives=False, later=VM)
+COLLECTOR = Collector("collector", VM, _deserted, lambda _: None, gives=False, settles=False)
 OPERATIONS = (*ALLOCATIONS, *CHANGES, *RELEASES, COLLECTOR)
 BY_NAME = {one.name: one for one in OPERATIONS}
+CLIENTS = [one.name for one in OPERATIONS if one is not COLLECTOR]
+"""Operations of a sandbox's ADD or DEL, or of a migration."""
 
 
 def veteran(operation: Operation, world: World, store: Datastore) -> IPAMClient:
