@@ -1,4 +1,4 @@
-"""Calico's own programs on a test's etcd: `calicoctl`, and its IPAM library as one node's client.
+"""Calico's own programs on a test's datastore: `calicoctl`, and a node's client of its IPAM.
 
 They are built by `make peer` from Calico's published Go modules; nothing here imitates them.
 """
@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from types import TracebackType
@@ -34,13 +35,36 @@ def program(name: str) -> str:
     return str(path)
 
 
-class Calicoctl:
-    """The command line, against one etcd."""
+@dataclass(frozen=True)
+class Place:
+    """A datastore, and a directory for reports."""
 
-    def __init__(self, member: EtcdMember) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("CALICO_", "ETCD_"))}
-        self._environ = kept | {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": member.url}
-        self._member = member
+    directory: Path
+    settings: Mapping[str, str]
+
+    def environ(self) -> dict[str, str]:
+        """What a program of Calico's is started with."""
+        foreign = ("CALICO_", "ETCD_", "K8S_", "KUBE", "DATASTORE_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+        return kept | {"HOME": str(self.directory)} | dict(self.settings)
+
+
+def on_etcd(member: EtcdMember) -> Place:
+    """An etcd."""
+    settings = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": member.url}
+    return Place(member.directory, settings)
+
+
+def on_kubernetes(url: str, directory: Path) -> Place:
+    """A Kubernetes API server that takes everybody."""
+    return Place(directory, {"DATASTORE_TYPE": "kubernetes", "K8S_API_ENDPOINT": url})
+
+
+class Calicoctl:
+    """The command line, on one datastore."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
     def run(self, *arguments: str, text: str = "") -> str:
         """What a command prints. Raises `CalicoError`, with all it said."""
@@ -49,7 +73,7 @@ class Calicoctl:
             input=text,
             capture_output=True,
             text=True,
-            env=self._environ,
+            env=self._place.environ(),
             timeout=PATIENCE,
             check=False,
         )
@@ -77,9 +101,9 @@ class Calicoctl:
 
     def allocations(self) -> dict[Address, str]:
         """Address → handle ("" without one), as the report of `ipam check` has them."""
-        place = self._member.directory / "check.json"
-        self.run("ipam", "check", "-o", str(place))
-        report: dict[str, Any] = json.loads(place.read_text())
+        report_file = self._place.directory / "check.json"
+        self.run("ipam", "check", "-o", str(report_file))
+        report: dict[str, Any] = json.loads(report_file.read_text())
         found = report["allocations"].values()
         return {ip_address(one["ip"]): one.get("handle", "") for each in found for one in each}
 
@@ -87,9 +111,10 @@ class Calicoctl:
 class CalicoNode:
     """A Calico node's IPAM client: a process of its own, which answers one request at a time."""
 
-    def __init__(self, member: EtcdMember, node: str) -> None:
+    def __init__(self, place: Place, node: str) -> None:
         self._process = subprocess.Popen(
-            [program("ipampeer"), f"--endpoints={member.url}", f"--node={node}"],
+            [program("ipampeer"), f"--node={node}"],
+            env=place.environ(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

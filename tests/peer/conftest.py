@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from libtortie.datastore.etcd import EtcdDatastore
-from tests.fakes.calico import Calicoctl
+from tests.fakes.calico import Calicoctl, on_etcd
 from tests.fakes.etcd_client import store_at
 from tests.fakes.etcd_server import EtcdMember, etcd_members
 
@@ -27,7 +27,7 @@ def member(shared_member: EtcdMember) -> EtcdMember:
 
 @pytest.fixture
 def calicoctl(member: EtcdMember) -> Calicoctl:
-    return Calicoctl(member)
+    return Calicoctl(on_etcd(member))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from tests.fakes.calico import Calicoctl, CalicoError, CalicoNode, stored
+from tests.fakes.calico import Calicoctl, CalicoError, CalicoNode, on_etcd, stored
 from tests.fakes.etcd_server import EtcdMember, etcd_members
 
 HERE = Path(__file__).parent
@@ -29,10 +29,10 @@ WEB = {
 
 def tell(member: EtcdMember) -> list[tuple[str, str]]:
     """Let Calico write into an empty etcd; returns every key and text."""
-    calicoctl = Calicoctl(member)
+    calicoctl = Calicoctl(on_etcd(member))
     calicoctl.apply((HERE / "resources.yaml").read_text())
     calicoctl.run("ipam", "configure", "--strictaffinity=true")
-    with CalicoNode(member, "node-1") as node:
+    with CalicoNode(on_etcd(member), "node-1") as node:
         node.assign("k8s-pod-network.9f3c", WEB, ipv6=1)
         node.assign("k8s-pod-network.aaaa", {"pod": "web-1"}, ipv4=2)
         node.assign("gone", {})

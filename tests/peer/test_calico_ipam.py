@@ -14,7 +14,7 @@ from ipam.settings import NotReady
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.errors import NoFreeAddresses, OwnerMismatch
 from libtortie.model.ipam import Attribute, IPAddress
-from tests.fakes.calico import Calicoctl, CalicoError, CalicoNode
+from tests.fakes.calico import Calicoctl, CalicoError, CalicoNode, on_etcd
 from tests.fakes.etcd_client import following
 from tests.fakes.etcd_server import EtcdMember
 from tests.fakes.ipam_world import START, plain_pod, vm_pod
@@ -28,7 +28,7 @@ def shared(store: EtcdDatastore, calicoctl: Calicoctl) -> Shared:
 
 @pytest.fixture
 def theirs(member: EtcdMember) -> Iterator[CalicoNode]:
-    with CalicoNode(member, THEIRS) as node:
+    with CalicoNode(on_etcd(member), THEIRS) as node:
         yield node
 
 

@@ -60,7 +60,12 @@ func main() {
 	count := flag.Int("count", 1000, "how many allocations")
 	hostLock := flag.Bool("host-lock", false, "one assignment at a time, as Calico's CNI plugin does by a lock file")
 	flag.Parse()
-	client, err := calico.IPAM(*endpoints)
+	for name, value := range map[string]string{"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": *endpoints} {
+		if err := os.Setenv(name, value); err != nil {
+			log.Fatal(err)
+		}
+	}
+	client, err := calico.IPAM()
 	if err != nil {
 		log.Fatal(err)
 	}

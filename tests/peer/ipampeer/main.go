@@ -1,7 +1,7 @@
 // Command ipampeer is one Calico node's IPAM client: requests in, answers out, a JSON line each.
 //
-// It shows what Calico's own library does on a datastore that another implementation shares. A
-// request that fails is answered with its error; only unreadable input ends the program early.
+// The environment names the datastore (DATASTORE_TYPE, ETCD_ENDPOINTS, K8S_API_ENDPOINT). A request
+// that fails is answered with its error; only unreadable input ends the program early.
 package main
 
 import (
@@ -40,10 +40,9 @@ type answer struct {
 }
 
 func main() {
-	endpoints := flag.String("endpoints", "", "etcd's URLs, separated by commas")
 	node := flag.String("node", "", "the Calico node to allocate for")
 	flag.Parse()
-	client, err := calico.IPAM(*endpoints)
+	client, err := calico.IPAM()
 	if err != nil {
 		log.Fatal(err)
 	}
