@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.apiserver.calico_schemas import IP_POOL, IPAM_CONFIGURATION
+from lab.apiserver.ipam_schemas import IPAM_V1, IPAM_V3
 from lab.apiserver.kind import Kind, Subresource
 from lab.apiserver.rbac_schemas import BINDING, CLUSTER_ROLE, ROLE
 
@@ -19,9 +20,9 @@ KUBEVIRT = "kubevirt.io"
 RBAC = "rbac.authorization.k8s.io"
 AUTHORIZATION = "authorization.k8s.io"
 ALL = ("all",)
-_SCHEMAS = {
-    (CALICO_V3, "IPPool"): IP_POOL,
-    (CALICO_V3, "IPAMConfiguration"): IPAM_CONFIGURATION,
+_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    CALICO_V3: {"IPPool": IP_POOL, "IPAMConfiguration": IPAM_CONFIGURATION, **IPAM_V3},
+    CALICO_V1: IPAM_V1,
 }
 
 
@@ -69,6 +70,7 @@ _CALICO_CLUSTER = (
     "StagedGlobalNetworkPolicy",
     "IPAMBlock",
     "IPAMHandle",
+    "BlockAffinity",
 )
 _CALICO_STATUS = ("IPPool", "Tier", "KubeControllersConfiguration", "CalicoNodeStatus")
 _CALICO_NAMESPACED = (
@@ -84,6 +86,7 @@ _CALICO_PLURALS = {
     "StagedNetworkPolicy": "stagednetworkpolicies",
     "StagedKubernetesNetworkPolicy": "stagedkubernetesnetworkpolicies",
     "CalicoNodeStatus": "caliconodestatuses",
+    "BlockAffinity": "blockaffinities",
 }
 
 
@@ -91,7 +94,7 @@ def _calico(group: str, version: str) -> Iterable[Kind]:
     def one(kind: str, **options: Any) -> Kind:
         plural = _CALICO_PLURALS.get(kind, f"{kind.lower()}s")
         tiered = ("spec.tier",) if group == CALICO_V3 and kind.endswith("Policy") else ()
-        schema = _SCHEMAS.get((group, kind))
+        schema = _SCHEMAS[group].get(kind)
         return Kind(group, version, plural, kind, fields=tiered, schema=schema, **options)
 
     yield from (one(kind, namespaced=False) for kind in _CALICO_CLUSTER)
@@ -99,7 +102,6 @@ def _calico(group: str, version: str) -> Iterable[Kind]:
         one(kind, namespaced=False, status=True, on_create="drop") for kind in _CALICO_STATUS
     )
     yield from (one(kind) for kind in _CALICO_NAMESPACED)
-    yield Kind(group, version, "blockaffinities", "BlockAffinity", namespaced=False)
     config = "IPAMConfig" if group == CALICO_V1 else "IPAMConfiguration"
     only = "" if group == CALICO_V1 else "default"
     yield one(config, namespaced=False, only_name=only)

@@ -1,6 +1,7 @@
 """A CRD's structural schema applied to an object: unknown fields, defaults, refusals. Pure.
 
-Of OpenAPI it knows what `calico_schemas` uses; of CEL the one rule `self == oldSelf`.
+Of OpenAPI it knows what `calico_schemas` and `ipam_schemas` use; of CEL the one rule
+`self == oldSelf`.
 Source: Kubernetes, "Extend the Kubernetes API with CustomResourceDefinitions".
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +103,8 @@ def _defaulted(schema: Schema, value: Any) -> Any:
 
 
 def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Refusal]:
+    if value is None and schema.get("nullable"):
+        return
     wanted = schema.get("type")
     boolean = isinstance(value, bool) and wanted != "boolean"
     if wanted and (boolean or not isinstance(value, _TYPES[wanted])):
@@ -113,13 +117,7 @@ def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Ref
         if old is not None and value != old:
             yield path, "FieldValueInvalid", f"Invalid value: {_text(value)}: {rule['message']}"
     if isinstance(value, dict):
-        for key in schema.get("required", ()):
-            if key not in value:
-                yield _below(path, key), "FieldValueRequired", "Required value"
-        before = old if isinstance(old, dict) else {}
-        for key, inner in schema.get("properties", {}).items():
-            if key in value:
-                yield from _violations(inner, value[key], before.get(key), _below(path, key))
+        yield from _object_violations(schema, value, old if isinstance(old, dict) else {}, path)
     if isinstance(value, list):
         most = schema.get("maxItems", len(value))
         if len(value) > most:
@@ -127,6 +125,17 @@ def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Ref
             yield path, "FieldValueTooMany", why
         for index, inner in enumerate(value):
             yield from _violations(schema.get("items", {}), inner, None, f"{path}[{index}]")
+
+
+def _object_violations(schema: Schema, value: Json, old: Json, path: str) -> Iterator[Refusal]:
+    for key in schema.get("required", ()):
+        if key not in value:
+            yield _below(path, key), "FieldValueRequired", "Required value"
+    known = {key: inner for key, inner in schema.get("properties", {}).items() if key in value}
+    if others := schema.get("additionalProperties"):
+        known |= {key: others for key in value if key not in known}
+    for key, inner in known.items():
+        yield from _violations(inner, value[key], old.get(key), _below(path, key))
 
 
 def _scalar_violations(schema: Schema, value: Any, path: str) -> Iterator[Refusal]:
@@ -140,6 +149,9 @@ def _scalar_violations(schema: Schema, value: Any, path: str) -> Iterator[Refusa
     if "maximum" in schema and value > schema["maximum"]:
         why = f"{path} in body should be less than or equal to {schema['maximum']}"
         yield path, "FieldValueInvalid", f"Invalid value: {value}: {why}"
+    if "pattern" in schema and not re.search(schema["pattern"], value):
+        why = f"{path} in body should match '{schema['pattern']}'"
+        yield path, "FieldValueInvalid", f"Invalid value: {_text(value)}: {why}"
     if "maxLength" in schema and len(value) > schema["maxLength"]:
         why = f"Too long: may not be more than {schema['maxLength']} bytes"
         yield path, "FieldValueTooLong", why

@@ -63,9 +63,9 @@ def test_discovery_names_every_kind(client: HttpKubeClient) -> None:
 @pytest.mark.parametrize(
     ("group_version", "plural"),
     [
-        ("crd.projectcalico.org/v1", "ipamconfigs"),
+        ("crd.projectcalico.org/v1", "ipreservations"),
         ("projectcalico.org/v3", "ipamconfigurations"),
-        ("crd.projectcalico.org/v1", "blockaffinities"),
+        ("crd.projectcalico.org/v1", "caliconodestatuses"),
         ("projectcalico.org/v3", "caliconodestatuses"),
         ("projectcalico.org/v3", "stagedglobalnetworkpolicies"),
         ("projectcalico.org/v3", "kubecontrollersconfigurations"),
@@ -291,9 +291,11 @@ def test_no_finalizer_is_added_to_a_dying_object(client: HttpKubeClient) -> None
 
 
 def test_delete_preconditions_and_calicos_two_phases(client: HttpKubeClient) -> None:
-    made = client.raw("POST", BLOCKS, named("10-0-0-0-26", spec={"deleted": False}))
+    spec = {"cidr": "10.0.0.0/26", "deleted": False, "strictAffinity": False}
+    spec |= {"allocations": [], "attributes": [], "unallocated": []}
+    made = client.raw("POST", BLOCKS, named("10-0-0-0-26", spec=spec))
     meta = made["metadata"]
-    marked = client.raw("PUT", f"{BLOCKS}/10-0-0-0-26", {**made, "spec": {"deleted": True}})
+    marked = client.raw("PUT", f"{BLOCKS}/10-0-0-0-26", {**made, "spec": spec | {"deleted": True}})
     old = {"preconditions": {"resourceVersion": meta["resourceVersion"]}}
     with pytest.raises(Conflict, match="ResourceVersion in precondition"):
         client.raw("DELETE", f"{BLOCKS}/10-0-0-0-26", old)
@@ -365,3 +367,42 @@ def test_hooks_change_and_refuse(client: HttpKubeClient, server: ApiServer) -> N
         ("update", "pods/status", True),
         ("delete", "pods", True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("group_version", "field", "value", "why"),
+    [
+        ("crd.projectcalico.org/v1", "deleted", False, "must be of type string"),
+        ("projectcalico.org/v3", "deleted", "false", "must be of type boolean"),
+        ("projectcalico.org/v3", "state", "claimed", "supported values"),
+        ("crd.projectcalico.org/v1", "node", None, "must be of type string"),
+    ],
+)
+def test_an_affinity_is_what_its_group_says(
+    client: HttpKubeClient, group_version: str, field: str, value: object, why: str
+) -> None:
+    older = group_version.startswith("crd.")
+    spec = {"node": "n1", "cidr": "10.0.0.0/26", "state": "confirmed"}
+    spec["deleted"] = "false" if older else False  # type: ignore[assignment]  # as the group wants
+    path = f"/apis/{group_version}/blockaffinities"
+    with pytest.raises(InvalidInput, match=f"spec.{field}.*{why}"):
+        client.raw("POST", path, named("n1-10-0-0-0-26", spec={**spec, field: value}))
+    made = client.raw("POST", path, named("n1-10-0-0-0-26", spec=spec | {"unknown": 1}))
+    assert made["spec"] == spec
+
+
+def test_a_block_may_hold_nulls_and_maps_and_no_affinity_of_a_strange_form(
+    client: HttpKubeClient,
+) -> None:
+    spec: dict[str, Any] = {"cidr": "10.0.0.0/31", "deleted": False, "strictAffinity": False}
+    spec |= {"allocations": [0, None], "attributes": [{"secondary": {"pod": "p"}}]}
+    spec |= {"unallocated": [1], "sequenceNumberForAllocation": {"0": 5}, "sequenceNumber": 6}
+    path = "/apis/projectcalico.org/v3/ipamblocks"
+    assert client.raw("POST", path, named("10-0-0-0-31", spec=spec))["spec"] == spec
+    for field, value in {
+        "sequenceNumberForAllocation": {"0": "5"},
+        "affinity": "n1",
+        "attributes": [{"secondary": {"pod": 1}}],
+    }.items():
+        with pytest.raises(InvalidInput, match=f"spec.{field}"):
+            client.raw("POST", path, named("10-0-0-2-31", spec={**spec, field: value}))
