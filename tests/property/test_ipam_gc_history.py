@@ -172,9 +172,14 @@ class History:
             self.town.kube.remove(VirtualMachine, "db", "shop")
             self.vm_uid, self.vm_holds = "", ()
 
-    def _owner(self, **extra: str) -> dict[str, str]:
-        uids = {"vm_uid": self.vm_uid, "vmi_uid": f"vmi-{self.vm_uid}"}
-        return vm_pod(self.vm_pod, node=self.vm_node, **uids, **extra)
+    def _owner(self, vmim_uid: str = "") -> dict[str, str]:
+        return vm_pod(
+            self.vm_pod,
+            node=self.vm_node,
+            vm_uid=self.vm_uid,
+            vmi_uid=f"vmi-{self.vm_uid}",
+            vmim_uid=vmim_uid,
+        )
 
     def _show_launcher(self) -> None:
         self.town.pod(self.vm_pod, node=self.vm_node)
