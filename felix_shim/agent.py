@@ -42,7 +42,7 @@ from felix_shim.drivers.bird import Bird
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.status_files import StatusFiles
-from felix_shim.events import Instance, Migration
+from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
 from felix_shim.kube_events import EventRecorder
@@ -51,6 +51,7 @@ from felix_shim.lanes import ThreadLane
 from felix_shim.model import Endpoint
 from felix_shim.node import register
 from felix_shim.outlets import LANES, Outlets
+from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.policy import PolicySet
 from felix_shim.reconciler import Clocks, Reconciler, Rim
@@ -58,6 +59,7 @@ from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSour
 from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id, write_durably
 from felix_shim.world import World
+from ipam.attempts import DEFAULT_RETRY, Attempts
 from ipam.client import IPAMClient
 from ipam.gc import Means
 from libtortie.datastore.port import Datastore
@@ -219,7 +221,9 @@ def _live(parts: Parts) -> None:
     crew.start("reconciler", reconciler.run, inbox.close)
     if raises is not None:
         crew.start("bird", raises.run, raises.stop)
-    for source in _followers(parts, inbox):
+    own = _own_addresses(parts, ipam)
+    crew.start("own-addresses", own.run, own.stop)
+    for source in _followers(parts, inbox, own):
         crew.start(f"follow-{source.name}", source.run, source.stop)
     try:
         _serve(parts, ipam, reconciler)
@@ -227,6 +231,12 @@ def _live(parts: Parts) -> None:
         left = crew.dismiss(STOP_SECONDS)
         if left:
             log.error("threads_left", threads=left)
+
+
+def _own_addresses(parts: Parts, ipam: IPAMClient) -> OwnAddresses:
+    attempts = Attempts(parts.store, DEFAULT_RETRY, time.monotonic, time.sleep)
+    pod_cidr = parts.config.use_pod_cidr
+    return OwnAddresses(parts.store, ipam, attempts, parts.node, parts.log, pod_cidr)
 
 
 def _collect_addresses(parts: Parts, kube: HttpKubeClient) -> None:
@@ -392,9 +402,13 @@ def _raises_source(parts: Parts, inbox: Inbox) -> RaisesSource | None:
     return RaisesSource(ask, bird.alive, inbox.post, parts.log)
 
 
-def _followers(parts: Parts, inbox: Inbox) -> list[StoreSource | KubeSource]:
+def _followers(parts: Parts, inbox: Inbox, own: OwnAddresses) -> list[StoreSource | KubeSource]:
+    def post(event: Event) -> None:
+        inbox.post(event)
+        own.notice(event)
+
     sources: list[StoreSource | KubeSource] = [
-        StoreSource(parts.store, scope, inbox.post, parts.log) for scope in scopes(parts.node)
+        StoreSource(parts.store, scope, post, parts.log) for scope in scopes(parts.node)
     ]
     if parts.kube is not None:
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))

@@ -111,6 +111,7 @@ class NodeConfig(Access):
     default_pools: Annotated[DefaultPools, BeforeValidator(_pools)] = DefaultPools()
     k8s_node: str = ""
     k8s_node_condition: bool = True
+    use_pod_cidr: bool = False
     vm_gone_grace_seconds: float = Field(default=60.0, ge=1.0)
     run_dir: str = "/run/tortie"
     state_dir: str = "/var/lib/tortie"
