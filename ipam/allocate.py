@@ -43,6 +43,11 @@ class Pick:
     ordinal: int
     evicted: str = ""
 
+    @property
+    def address(self) -> IPAddress:
+        """What is taken."""
+        return self.cidr.network_address + self.ordinal
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -6,7 +6,7 @@ in the commit that gives its first address; elsewhere the claim is a commit of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -54,11 +54,13 @@ class Assignment:
             return AGAIN
         vm.change_owners(tx, found, self.change)
         missing = missing_families(found, self.want)
-        if missing and not self._give(tx, missing):
+        picks = self._give(tx, missing) if missing else ()
+        if picks is None:
             return AGAIN
-        held = holdings(tx, self.handle_id)
-        stage_confirmations(tx, self.node, held.counts)
-        return allocations(held)
+        if found.held:
+            found = holdings(tx, self.handle_id)
+        stage_confirmations(tx, self.node, [*found.counts, *(pick.cidr for pick in picks)])
+        return allocations(found) or tuple(map(self._given, picks))
 
     def undo(self, tx: Transaction) -> Again | None:
         """Give back what attempts may have stored, and nothing that others gave."""
@@ -74,15 +76,18 @@ class Assignment:
         vm.stage_release(tx, found, ours, now=self.now())
         return None
 
-    def _give(self, tx: Transaction, versions: Iterable[int]) -> bool:
-        """Stage an address of each family, or else the claims that have to come first."""
+    def _given(self, pick: Pick) -> Allocation:
+        return Allocation(pick.address, self.handle_id, dict(self.owner), {}, pick.cidr)
+
+    def _give(self, tx: Transaction, versions: Iterable[int]) -> Sequence[Pick] | None:
+        """Stage an address of each family, or else (None) the claims that have to come first."""
         allocator = tx.noted("allocator", lambda: self._allocator(tx))
         decisions = [self._pick(allocator, version) for version in versions]
         self.tidy, allocator.tidy = allocator.tidy, []
         picks = [decision for decision in decisions if isinstance(decision, Pick)]
         if len(picks) < len(decisions):
-            return False
-        self.picked.update(pick.cidr.network_address + pick.ordinal for pick in picks)
+            return None
+        self.picked.update(pick.address for pick in picks)
         stage_picks(
             tx,
             picks,
@@ -91,7 +96,7 @@ class Assignment:
             now=allocator.now,
             cooldown=allocator.config.cooldown_seconds,
         )
-        return True
+        return picks
 
     def _allocator(self, tx: Transaction) -> Allocator:
         pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do

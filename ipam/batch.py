@@ -2,7 +2,9 @@
 
 The first caller leads: it takes all that wait, lets each decide over one transaction, in which
 each sees what the others staged, commits once and hands out the results. There is no thread of
-its own: whoever waits next leads next.
+its own: whoever waits next leads next. A leader who knows of a crowd (the callers of the last
+batch, and those that came meanwhile) waits a moment for it: else those that are just being served
+would form two halves that take turns. Who is by himself never waits.
 
 First everybody decides on what is remembered, then, whoever that did not serve, on fresh reads.
 An outcome counts only if the commit validated it (`transaction`); what is not one (an error, a
@@ -35,6 +37,8 @@ T = TypeVar("T")
 
 MOST_OPERATIONS = 32
 """Of one batch: each takes a few keys of those that one commit may have."""
+LINGER = 0.001
+"""Seconds a leader waits for a crowd that may have gone."""
 MOST_KEYS = 128
 """Of one commit, as etcd has it."""
 
@@ -75,11 +79,15 @@ Verdict = Done[object] | Raised | Alone
 
 @dataclass(slots=True, eq=False)
 class _Ticket:
-    """An operation in the queue; `called` is released when it has a verdict or is to lead."""
+    """An operation in the queue.
+
+    `called` is released when it has a verdict, is to lead, or has lingered enough as a leader.
+    """
 
     operation: Operation[object]
     called: threading.Lock
     verdict: Verdict | None = None
+    lingers: bool = False
 
 
 class Batches:
@@ -95,7 +103,8 @@ class Batches:
         self._lock = lock
         self._queue_lock = threading.Lock()
         self._waiting: list[_Ticket] = []
-        self._led = False
+        self._crowd = 0
+        self._leader: _Ticket | None = None
 
     def run(self, operation: Operation[T]) -> Done[T] | Raised | Alone:
         """What became of an operation, with those of others that wait now."""
@@ -103,17 +112,22 @@ class Batches:
         ticket.called.acquire()
         with self._queue_lock:
             self._waiting.append(ticket)
-            leads, self._led = not self._led, True
-        if not leads:
+            if self._leader is None:
+                self._leader = ticket
+            elif len(self._waiting) == self._crowd and self._leader.lingers:
+                self._leader.called.release()
+                self._leader.lingers = False
+        if self._leader is not ticket:
             ticket.called.acquire()
         if ticket.verdict is None:
-            self._lead()
+            self._lead(ticket)
         return cast("Done[T] | Raised | Alone", ticket.verdict)
 
-    def _lead(self) -> None:
+    def _lead(self, leader: _Ticket) -> None:
         """Serve a batch, one's own operation first; then let the next one lead."""
         batch: list[_Ticket] = []
         try:
+            self._await_crowd(leader)
             with self._lock:
                 with self._queue_lock:
                     batch = self._waiting[:MOST_OPERATIONS]
@@ -121,15 +135,24 @@ class Batches:
                 self._serve(batch)
         finally:
             with self._queue_lock:
-                successor = self._waiting[0] if self._waiting else None
-                self._led = successor is not None
-            if successor is not None:
-                successor.called.release()
+                self._crowd = min(len(batch) + len(self._waiting), MOST_OPERATIONS)
+                self._leader = self._waiting[0] if self._waiting else None
+                if self._leader is not None:
+                    self._leader.called.release()
             for ticket in batch:
                 if ticket.verdict is None:  # the leader was killed: nobody knows how far it came
                     ticket.operation.progress.uncertain = True
                     ticket.verdict = Alone()
-                ticket.called.release()
+                if ticket is not leader:
+                    ticket.called.release()
+
+    def _await_crowd(self, leader: _Ticket) -> None:
+        with self._queue_lock:
+            leader.lingers = len(self._waiting) < self._crowd
+        if leader.lingers:
+            leader.called.acquire(timeout=LINGER)
+            with self._queue_lock:
+                leader.lingers = False
 
     def _serve(self, batch: Sequence[_Ticket]) -> None:
         for recall in (True, False):

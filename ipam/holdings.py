@@ -9,7 +9,7 @@ leaving an allocation that no handle knows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from libtortie.model.ipam import Attribute, Handle, IPAddress
 from libtortie.model.keys import BlockKey, HandleKey, IPNetwork
@@ -34,22 +34,14 @@ class Holdings:
 
     handle_id: str
     handle: Handle | None
-    held: tuple[Held, ...]
-
-    @property
-    def counts(self) -> dict[IPNetwork, int]:
-        """Addresses per block, as the blocks have it."""
-        counts: dict[IPNetwork, int] = {}
-        for item in self.held:
-            counts[item.cidr] = counts.get(item.cidr, 0) + 1
-        return counts
+    held: tuple[Held, ...] = ()
+    counts: Mapping[IPNetwork, int] = field(default_factory=dict)
+    """Addresses per block, as the blocks have it."""
 
     @property
     def true(self) -> bool:
         """Whether the handle's record says what the blocks say."""
-        return self.handle is None or (
-            dict(self.handle.blocks) == self.counts and bool(self.counts)
-        )
+        return self.handle is None or (bool(self.counts) and self.handle.blocks == self.counts)
 
     def by_block(self) -> dict[IPNetwork, tuple[Held, ...]]:
         """The held addresses grouped by block."""
@@ -65,14 +57,16 @@ def holdings(tx: Transaction, handle_id: str, also: Iterable[IPNetwork] = ()) ->
     """
     handle = tx.handle(handle_id)
     held: list[Held] = []
+    counts: dict[IPNetwork, int] = {}
     for cidr in dict.fromkeys([*(handle.blocks if handle else ()), *also]):
         block = tx.block(cidr)
         for ordinal in rules.held_by(block, handle_id) if block else ():
             attribute = block.attribute(ordinal) if block else None
             if block and attribute:
                 held.append(Held(block.address(ordinal), cidr, ordinal, attribute))
+                counts[cidr] = counts.get(cidr, 0) + 1
     held.sort(key=lambda item: (item.address.version, int(item.address)))
-    return Holdings(handle_id, handle, tuple(held))
+    return Holdings(handle_id, handle, tuple(held), counts)
 
 
 def heal(tx: Transaction, found: Holdings) -> bool:
@@ -96,7 +90,8 @@ def set_counts(tx: Transaction, handle_id: str, counts: Mapping[IPNetwork, int])
     """Stage a handle's counts; a handle without addresses is deleted."""
     positive = {cidr: count for cidr, count in counts.items() if count > 0}
     if positive:
-        handle = tx.handle(handle_id) or Handle(blocks={})
-        tx.put(HandleKey(handle_id), replace(handle, blocks=positive))
+        handle = tx.handle(handle_id)
+        now = replace(handle, blocks=positive) if handle else Handle(blocks=positive)
+        tx.put(HandleKey(handle_id), now)
     else:
         tx.remove(HandleKey(handle_id))

@@ -115,7 +115,7 @@ def stage_release(
     items = tuple(items)
     if not items:
         return
-    counts, cooldown = found.counts, read_config(tx).cooldown_seconds
+    counts, cooldown = dict(found.counts), read_config(tx).cooldown_seconds
     for cidr in {item.cidr: None for item in items}:
         block = tx.block(cidr)
         if block is None:
