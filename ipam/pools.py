@@ -138,7 +138,7 @@ def _requested(pools: Iterable[Pool], text: str, wanted: Wanted) -> Pool:
         if pool.cidr.version != wanted.version:
             raise InvalidInput(f"the given pool ({text}) is not an IPv{wanted.version} pool")
         return pool
-    why = "".join(f": {pool.name} is {pool.unusable}" for pool in named[:1])
+    why = "".join(f": {pool.name}: {pool.unusable}" for pool in named[:1])
     raise InvalidInput(f"the given pool ({text}) does not exist, or is not enabled{why}")
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
-from ipam.pools import Wanted, eligible, parse_pool
+from ipam.pools import Pool, Wanted, eligible, parse_pool, serves, settled
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind
-from libtortie.model.resources import parse_resource
+from libtortie.model.resources import IPPool, parse_resource
 from tests.fakes.ipam_world import pool
 
 
@@ -79,3 +80,81 @@ def test_requested_pool_that_can_not_be_used_is_an_error(text: str) -> None:
     ]
     with pytest.raises(InvalidInput, match=r"the given pool \("):
         names(pools, wanted(4, "a", text))
+
+
+def parsed(name: str, cidr: str, created: str = "", **spec: Any) -> Pool:
+    resource = pool(name, cidr, **spec)
+    meta = resource.metadata.model_copy(update={"creation_timestamp": created or None})
+    return parse_pool(resource.model_copy(update={"metadata": meta}))
+
+
+def enabled(pools: tuple[Pool, ...]) -> list[str]:
+    return [one.name for one in pools if one.enabled]
+
+
+OLD, NEW = "2026-08-22T13:30:00Z", "2026-08-22T13:30:01Z"
+
+
+@pytest.mark.parametrize(
+    ("pools", "left"),
+    [
+        ([parsed("a", "10.0.0.0/16", NEW), parsed("b", "10.0.1.0/24", OLD)], ["b"]),
+        ([parsed("a", "10.0.0.0/16", OLD), parsed("b", "10.0.1.0/24", NEW)], ["a"]),
+        ([parsed("b", "10.0.0.0/16", OLD), parsed("a", "10.0.0.0/16", OLD)], ["a"]),
+        ([parsed("a", "10.0.0.0/16", OLD, disabled=True), parsed("b", "10.0.1.0/24", NEW)], ["b"]),
+        ([parsed("a", "10.0.0.0/16", OLD), parsed("b", "10.1.0.0/16", NEW)], ["a", "b"]),
+        ([parsed("a", "10.0.0.0/16", OLD), parsed("b", "fd00::/64", NEW)], ["a", "b"]),
+        # c overlaps only b, which is beaten: it is free to go on
+        (
+            [
+                parsed("a", "10.0.0.0/24", OLD),
+                parsed("b", "10.0.0.0/16", NEW),
+                parsed("c", "10.0.9.0/24", "2026-08-22T13:30:02Z"),
+            ],
+            ["a", "c"],
+        ),
+    ],
+)
+def test_of_pools_that_overlap_the_oldest_is_used(pools: list[Pool], left: list[str]) -> None:
+    assert enabled(settled(pools)) == left
+    assert settled(reversed(pools)) == settled(pools), "whatever the order they are read in"
+    assert settled(settled(pools)) == settled(pools)
+
+
+def test_a_pool_that_overlaps_says_which() -> None:
+    pools = settled([parsed("a", "10.0.0.0/16", OLD), parsed("b", "10.0.1.0/24", NEW)])
+    assert [one.unusable for one in pools] == ["", "overlaps older pool a, 10.0.0.0/16"]
+    with pytest.raises(InvalidInput, match=r"not enabled: b: overlaps older pool a"):
+        eligible(pools, wanted(4, "b"))
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"conditions": [{"type": "Allocatable", "status": "False"}]}, "no reason given"),
+        ({"conditions": [{"type": "Other", "status": "False"}]}, ""),
+        ({"conditions": ["x", None, 7]}, ""),
+        ({"conditions": {"type": "Allocatable"}}, ""),
+        ({"conditions": None}, ""),
+        ("x", ""),
+        (None, ""),
+    ],
+)
+def test_a_status_of_any_form_is_read(status: Any, why: str) -> None:
+    wire = {"kind": "IPPool", "metadata": {"name": "a"}, "spec": {"cidr": "10.0.0.0/16"}}
+    resource = parse_resource(Kind.IP_POOL, wire | {"status": status})
+    assert isinstance(resource, IPPool)
+    assert why in parse_pool(resource).unusable
+    assert parse_pool(resource).enabled == (not why)
+
+
+def test_a_block_is_a_pools_only_with_its_size() -> None:
+    one = parsed("a", "10.0.0.0/24", blockSize=28, nodeSelector="rack == 'r1'")
+    block, other = ip_network("10.0.0.16/28"), ip_network("10.0.0.16/29")
+    assert one.has(block)
+    assert not one.has(other)
+    assert not one.has(ip_network("10.0.1.0/28"))
+    assert not one.has(ip_network("fd00::/124"))
+    assert serves(block, [one], {"rack": "r1"})
+    assert not serves(block, [one], {"rack": "r2"})
+    assert not serves(other, [one], {"rack": "r1"})
