@@ -344,7 +344,7 @@ def test_over_http_through_every_kind_of_loss() -> None:
         def make(name: str) -> None:
             server.api.create(kind, "default", {"metadata": {"name": name}})
 
-        client = HttpKubeClient(direct(server.url), timeout=1)
+        client = HttpKubeClient(direct(server.url))
         make("a")
         follower = Follower(client)
         follower.sees("+a", "synced")

@@ -478,5 +478,5 @@ def test_starting_imports_nothing_heavy(arguments: list[str]) -> None:
 
 def test_the_command_is_installed() -> None:
     command = [str(Path(sys.executable).with_name("tortiectl")), "version", "--client"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == f"Client Version:    v{__version__}\n"

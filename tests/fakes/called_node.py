@@ -253,7 +253,7 @@ class CalledNode(NodeProcess):
     def ip_json(self, *words: str) -> Any:
         """What ip(8) says of the node, parsed."""
         command = ["ip", "-n", self.name, "-j", *words]
-        done = subprocess.run(command, check=True, capture_output=True, timeout=30)
+        done = subprocess.run(command, check=True, capture_output=True, timeout=120)
         return json.loads(done.stdout or b"[]")
 
     def host_name(self, pod: str) -> str:

@@ -37,7 +37,7 @@ MOST_STEPS = 100
 
 def ip(inside: str, *command: str) -> Any:
     done = subprocess.run(
-        ["ip", "-n", inside, "-j", *command], capture_output=True, check=True, timeout=30
+        ["ip", "-n", inside, "-j", *command], capture_output=True, check=True, timeout=120
     )
     return json.loads(done.stdout or b"[]")
 
@@ -67,7 +67,7 @@ class Site:
         self.server = Netns().call(path, ApiServer(api=self.world.kube.api).start)
         for words in ("ip link set lo up", "nft add table inet tortie"):  # as an agent left it
             command = ["nsenter", f"--net={path}", *words.split()]
-            subprocess.run(command, check=True, timeout=30)
+            subprocess.run(command, check=True, timeout=120)
         self.store = SqliteDatastore(root / "t.db", node=NODE)
         pool = IPPool(metadata={"name": "p"}, spec=IPPoolSpec(cidr="10.65.0.0/24"))  # type: ignore[arg-type]  # pydantic reads the dict
         self.store.create(pool.key, pool)

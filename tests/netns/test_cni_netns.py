@@ -37,7 +37,7 @@ POOL = "10.65.0.0/24"
 def run(*command: str, inside: str = "", check: bool = True) -> str:
     enter = ["nsenter", f"--net=/run/netns/{inside}"] if inside else []
     done = subprocess.run(
-        [*enter, *command], capture_output=True, text=True, check=False, timeout=30
+        [*enter, *command], capture_output=True, text=True, check=False, timeout=120
     )
     if check and done.returncode:
         raise AssertionError(f"{command}: {done.stderr or done.stdout}")

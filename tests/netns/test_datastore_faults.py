@@ -30,7 +30,7 @@ HOLD = (
 
 
 def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True, capture_output=True, timeout=30)
+    subprocess.run(["mount", *words], check=True, capture_output=True, timeout=120)
 
 
 class Stricken(ABC):
@@ -43,7 +43,7 @@ class Stricken(ABC):
         self.place.mkdir(parents=True)
         mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", str(self.place))
         umount = ["umount", "--lazy", str(self.place)]
-        stack.callback(subprocess.run, umount, check=False, timeout=30)
+        stack.callback(subprocess.run, umount, check=False, timeout=120)
         self.database = self.place / "tortie.db"
         self.node = stack.enter_context(
             closing(CalledNode(root, fresh_name("df"), sqlite_path=str(self.database)))
