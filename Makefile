@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server
 
-.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover soak clean
+.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover soak soak-ipam clean
 
 setup: $(STAMP)
 
@@ -57,6 +57,9 @@ bench-cutover: setup
 
 soak: setup
 	TORTIE_SOAK=1 $(PY) -m pytest tests/property
+
+soak-ipam: setup
+	$(PY) -m tests.fakes.ipam_soak --operations 1000000
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json report.html
