@@ -330,3 +330,12 @@ def test_an_explicit_address_is_held_against_the_other(
     theirs.release("net.c2")
     assert ours(store).assign("net.c3", plain_pod("x"), want)[0].address == mine.address
     assert held(world) == {mine.address: "net.c3"}
+
+
+def test_the_golden_file_is_what_it_writes(tmp_path: Path) -> None:
+    with story.api_server() as server:
+        told = story.tell_kubernetes(server, tmp_path)
+    golden = story.read(story.CRDS.read_text())
+    assert [path for path, _ in told] == [path for path, _ in golden]
+    for (path, text), (_, expected) in zip(told, golden, strict=True):
+        assert story.masked(text) == story.masked(expected), path

@@ -105,7 +105,7 @@ def test_a_block_means_what_calico_did() -> None:
     assert found.unallocated == (4, 5, 6, 7, 3)
     web = found.attribute(0)
     assert web is not None
-    assert web.handle_id == "k8s-pod-network.9f3c"
+    assert web.handle_id == "k8s-pod-network.9f3C"
     assert web.active["timestamp"] == "2026-08-22 13:33:20.123456789 +0000 UTC"
     first = found.sequence_numbers[0]
     assert found.sequence_numbers == {0: first, 1: first + 1, 2: first + 1, 3: first + 2}
@@ -131,7 +131,7 @@ def test_handles_affinities_and_settings() -> None:
         ip_network("10.250.238.240/29"): 1,
         ip_network("fd00:10:244:0:94fa:7820:5b81:7500/122"): 1,
     }
-    assert value("/handle/k8s-pod-network.9f3c") == Handle(counted)
+    assert value("/handle/k8s-pod-network.9f3C") == Handle(counted)
     assert value("/host/node-1/ipv4/block/10.250.4.0-29") == BlockAffinity(AffinityState.CONFIRMED)
     assert value("/ipam/v2/config") == IPAMConfig(strict_affinity=True)
     pool = value("/ippools/pool-b")
