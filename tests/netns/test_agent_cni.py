@@ -31,7 +31,7 @@ pytestmark = pytest.mark.root
 
 def ask(path: Path, env: dict[str, str], stdin: bytes = b"{}") -> Response:
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(60)
+        client.settimeout(150)
         client.connect(str(path))
         client.sendall(encode_request(env, stdin))
         return read_response(client)
@@ -219,7 +219,7 @@ def test_many_pods_added_and_deleted_at_once(tmp_path: Path) -> None:
                 "datastore_type": "sqlite",
                 "sqlite_path": str(node.root / "tortie.db"),
                 "sqlite_shared": True,
-                "policy_setup_timeout_seconds": 10,
+                "policy_setup_timeout_seconds": 90,
                 "endpoint_status_dir": str(node.root / "run" / "endpoint-status"),
             }
             return ask(node.root / "run" / "cni.sock", env, json.dumps(conf).encode())

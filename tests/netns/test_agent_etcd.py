@@ -44,7 +44,7 @@ class EtcdNode:
         """A CNI call to the agent."""
         path = self.node.root / "run" / "cni.sock"
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(60)
+            client.settimeout(150)
             client.connect(str(path))
             client.sendall(encode_request(self._environ(verb, pod), self._conf()))
             answer = read_response(client)
@@ -91,7 +91,7 @@ class EtcdNode:
                 "type": "tortie",
                 "nodename": NODE,
                 "etcd_endpoints": self.url,
-                "policy_setup_timeout_seconds": 10,
+                "policy_setup_timeout_seconds": 90,
                 "endpoint_status_dir": str(run_dir / "endpoint-status"),
                 "agent_socket": str(run_dir / "cni.sock"),
             }
