@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from controllers import report
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
+from ipam.gc_cluster import Cluster
+from ipam.gc_verdicts import Unknown
 from libtortie.errors import TortieError, first_line
 
 TROUBLE_SECONDS = 30.0
@@ -46,7 +48,7 @@ class Collector:
     def run(self) -> bool:
         """Until it is stopped; with `once` until what one pass found was confirmed, a grace later.
 
-        False when (with `once`) a pass could not be made.
+        False when (with `once`) a pass could not be made, or the API did not say who lives.
         """
         confirmed = self.settings.dry_run
         while not self.stop.is_set():
@@ -60,10 +62,18 @@ class Collector:
                 continue
             waits = [one.seconds for one in swept.verdicts if one.outcome is Outcome.WAIT]
             if self.settings.once and (confirmed or not waits):
-                return True
+                return self._asked(swept.opinions.cluster)
             confirmed = True
             self.stop.wait(self._pause(waits))
         return True
+
+    def _asked(self, cluster: Cluster) -> bool:
+        """Whether the API said who lives; complains if it was asked and did not."""
+        silent = [one for one in (cluster.pods, cluster.nodes) if isinstance(one, Unknown)]
+        if not silent or self.means.kube is None:
+            return True
+        self.complain(f"what the API does not speak for is kept: {silent[0].reason}")
+        return False
 
     def _pause(self, waits: list[float]) -> float:
         """Seconds to the next pass: when what waits longest is due, at the latest a period."""

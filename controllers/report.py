@@ -17,6 +17,9 @@ from ipam.gc_verdicts import Subject
 from ipam.vm_handles import VMHandle
 from libtortie.model.times import rfc3339
 
+SHOWN = 5
+"""Most reasons for not knowing that are shown as text."""
+
 
 def counts(swept: Swept) -> dict[str, int]:
     """How much there is, and how much was found and freed: addresses, except for blocks."""
@@ -39,8 +42,7 @@ def text(swept: Swept, *, dry_run: bool) -> Iterator[str]:
     shown = [one for one in swept.verdicts if dry_run or one.outcome is not Outcome.KEEP]
     yield from explain(shown)
     if not dry_run:
-        reasons = Counter(one.reason for one in swept.verdicts if one.unknown)
-        yield from (f"keep ({count}): {reason}" for reason, count in sorted(reasons.items()))
+        yield from _unknown(swept)
     yield from (f"unreadable: {what}" for what in swept.opinions.inventory.unreadable)
     made = Counter(one.outcome for one in swept.verdicts)
     done = "would be done" if dry_run else "done"
@@ -49,6 +51,16 @@ def text(swept: Swept, *, dry_run: bool) -> Iterator[str]:
         f"pass: {made[Outcome.KEEP]} kept, {made[Outcome.WAIT]} wait, "
         f"{made[Outcome.FREE]} {done}; {numbers}"
     )
+
+
+def _unknown(swept: Swept) -> Iterator[str]:
+    """Why things were kept that could not be judged, the most frequent reasons first."""
+    reasons = Counter(one.reason for one in swept.verdicts if one.unknown).most_common()
+    for reason, count in reasons[:SHOWN]:
+        yield f"keep ({count}): {reason}"
+    if len(reasons) > SHOWN:
+        rest = sum(count for _, count in reasons[SHOWN:])
+        yield f"keep ({rest}): unknown, for {len(reasons) - SHOWN} more reasons"
 
 
 def line(swept: Swept, at: datetime, *, dry_run: bool) -> str:
@@ -70,6 +82,7 @@ def _verdict(one: Verdict[Subject]) -> Mapping[str, object]:
         "kind": kind,
         "subject": one.subject.name,
         "outcome": one.outcome.value,
+        "action": one.subject.action,
         "reason": one.reason,
         "seconds": round(one.seconds, 1),
         "unknown": one.unknown,

@@ -9,6 +9,7 @@ no proof of health either: `unjudged` has it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -132,8 +133,8 @@ def _living(users: Iterable[User]) -> tuple[User, ...]:
 
 def structure(block: Block, now: datetime) -> Iterator[str]:
     """What is unsound about a block that could be read (indices and ranges are sound then)."""
-    free = block.unallocated
-    for ordinal in sorted({one for one in free if free.count(one) > 1}):
+    free = Counter(block.unallocated)
+    for ordinal in sorted(one for one, times in free.items() if times > 1):
         yield f"{block.address(ordinal)} is free more than once"
     for ordinal, index in enumerate(block.allocations):
         if (index is None) != (ordinal in free):

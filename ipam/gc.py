@@ -143,6 +143,7 @@ def sweep(
 
 
 def _left(suspects: Memory, done: Iterable[Verdict[Subject]]) -> Memory:
-    """The memory without what was done."""
-    gone = {one.subject.key for one in done if one.outcome is Outcome.FREE}
-    return {key: value for key, value in suspects.items() if key not in gone}
+    """The memory without what was done, or was found alive at the last question."""
+    settled = {one.subject.key for one in done if one.outcome is not Outcome.WAIT}
+    settled -= {one.subject.key for one in done if one.unknown}
+    return {key: value for key, value in suspects.items() if key not in settled}

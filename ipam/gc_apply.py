@@ -17,7 +17,7 @@ from libtortie.kube.port import KubeReader
 from . import gc_effects, gc_vms
 from .gc_addresses import Life, owner_of, pod_life, pod_of
 from .gc_claims import Claim, Flaw
-from .gc_cluster import NO_API, PodFacts, PodName, kube_name, names_in, pod_facts
+from .gc_cluster import NO_API, Names, PodFacts, PodName, kube_name, names_in, pod_facts
 from .gc_effects import BATCH, Means
 from .gc_handles import HandleState
 from .gc_inventory import Allocated, Inventory
@@ -44,8 +44,9 @@ def apply(means: Means, inventory: Inventory, verdicts: Sequence[Due]) -> tuple[
             done.append(free_vm(means, one, one.subject))
         elif isinstance(one.subject, Allocated):
             holders.setdefault(one.subject.handle_id, []).append((one, one.subject))
+    names = names_in(inventory)
     for handle_id, judged in holders.items():
-        done += _free(means, inventory, handle_id, judged)
+        done += _free(means, inventory, names, handle_id, judged)
     states = [(one, one.subject) for one in due if isinstance(one.subject, HandleState)]
     for start in range(0, len(states), BATCH):
         done += _mend(means, states[start : start + BATCH])
@@ -69,13 +70,17 @@ def free_vm(means: Means, verdict: Verdict[S], handle: VMHandle) -> Verdict[S]:
 
 
 def _free(
-    means: Means, inventory: Inventory, handle_id: str, judged: list[tuple[Due, Allocated]]
+    means: Means,
+    inventory: Inventory,
+    names: Names,
+    handle_id: str,
+    judged: list[tuple[Due, Allocated]],
 ) -> list[Due]:
     """Free those of a handle's addresses that the API, asked by name, does not speak for."""
     done: list[Due] = []
     certain: list[tuple[Due, Allocated]] = []
     for verdict, found in judged:
-        life = _pod_now(means, inventory, found)
+        life = _pod_now(means, inventory, names, found)
         if life.lives is False:
             certain.append((verdict, found))
         else:
@@ -89,7 +94,7 @@ def _free(
     return done + [v if found.piece.address in freed else kept(v, CHANGED) for v, found in certain]
 
 
-def _pod_now(means: Means, inventory: Inventory, found: Allocated) -> Life:
+def _pod_now(means: Means, inventory: Inventory, names: Names, found: Allocated) -> Life:
     """What the API says of an address's pod, or of a tunnel's node, when asked by name."""
     owner, kube = owner_of(found), means.kube
     if means.stopped():
@@ -101,7 +106,7 @@ def _pod_now(means: Means, inventory: Inventory, found: Allocated) -> Life:
     pods: dict[PodName, PodFacts] = {}
     namespace, name = pod_of(owner)
     try:
-        pods[namespace, name] = pod_facts(kube.get(Pod, name, namespace), names_in(inventory))
+        pods[namespace, name] = pod_facts(kube.get(Pod, name, namespace), names)
     except NotFound:
         pass
     except TortieError as error:

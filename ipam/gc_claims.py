@@ -57,6 +57,11 @@ class Claim:
         return f"block {self.cidr} of " + (f"node {self.node}" if self.node else "no node")
 
     @property
+    def action(self) -> str:
+        """What is done about the flaw."""
+        return "mend" if self.flaw is Flaw.NO_RECORD else "release"
+
+    @property
     def affinity(self) -> AffinityKey:
         """Where its record is, or would be."""
         return AffinityKey(self.node, self.cidr)

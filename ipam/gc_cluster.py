@@ -94,7 +94,9 @@ def listed(kube: KubeReader | None, kind: type[T], *, trust_empty: bool) -> tupl
         return NO_API
     objects = complete(kube, kind)
     if objects == () and not trust_empty:
-        return Unknown(f"the API lists no {kind.api.plural} at all")
+        return Unknown(
+            f"the API lists no {kind.api.plural} at all (--trust-empty-lists believes it)"
+        )
     return objects
 
 

@@ -37,6 +37,11 @@ class HandleState:
         """For people."""
         return f"handle {self.handle_id}"
 
+    @property
+    def action(self) -> str:
+        """What is done with its record if that is wrong."""
+        return "mend" if self.held else "delete"
+
 
 def handle_states(inventory: Inventory) -> Iterator[HandleState]:
     """Every handle that has a record or an address."""

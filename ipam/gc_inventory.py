@@ -68,6 +68,11 @@ class Allocated:
         """For people."""
         return f"{self.piece.address} of handle {self.handle_id or '(none)'}"
 
+    @property
+    def action(self) -> str:
+        """What is done with it if it is nobody's."""
+        return "free"
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:

@@ -36,6 +36,11 @@ class Subject(Protocol):
         """What it is, for people."""
         ...
 
+    @property
+    def action(self) -> str:
+        """What is done with it if it must be, in a word."""
+        ...
+
 
 S = TypeVar("S", bound=Subject)
 S_co = TypeVar("S_co", bound=Subject, covariant=True)
@@ -143,6 +148,8 @@ def explain(verdicts: Iterable[Verdict[Subject]]) -> tuple[str, ...]:
     """One line for each verdict, for people."""
     lines = []
     for one in verdicts:
-        when = f" (in {one.seconds:.0f} s)" if one.outcome is Outcome.WAIT else ""
-        lines.append(f"{one.outcome}{when}: {one.subject.name}: {one.reason}")
+        what = one.subject.action if one.outcome is Outcome.FREE else one.outcome.value
+        if one.outcome is Outcome.WAIT:
+            what = f"wait (in {one.seconds:.0f} s)"
+        lines.append(f"{what}: {one.subject.name}: {one.reason}")
     return tuple(lines)

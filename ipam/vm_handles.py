@@ -46,6 +46,11 @@ class VMHandle:
         return f"{self.handle_id} [{', '.join(str(one) for one in self.addresses)}]"
 
     @property
+    def action(self) -> str:
+        """What is done with it if its VM is gone."""
+        return "free"
+
+    @property
     def addresses(self) -> tuple[IPAddress, ...]:
         """What it holds."""
         return tuple(piece.address for piece in self.pieces)

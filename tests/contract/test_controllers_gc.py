@@ -134,6 +134,7 @@ def test_json_is_one_object_for_each_pass(site: Site) -> None:
             "kind": "address",
             "subject": f"{address} of handle k8s-pod-network.c-web",
             "outcome": "free",
+            "action": "free",
             "reason": "pod shop/web is gone",
             "seconds": 0.0,
             "unknown": False,
@@ -175,7 +176,8 @@ def test_killed_and_started_again_it_takes_a_grace_more(site: Site) -> None:
 
 def test_a_silent_api_frees_nothing(site: Site, server: ApiServer) -> None:
     server.stop()
-    out, _ = site(*ONCE)
+    out, err = site(*ONCE, status=1)
+    assert err.startswith("Error: what the API does not speak for is kept: ")
     assert leaked(site)
     assert any(line.startswith("keep (1): unknown: pod shop/web") for line in out)
 
@@ -225,7 +227,8 @@ def test_a_reader_that_goes_away_ends_it_quietly(site: Site) -> None:
 def test_an_empty_cluster_is_only_believed_when_told(site: Site) -> None:
     for pod in ("app", "kube-proxy"):
         site.town.remove_pod(pod)
-    site(*ONCE)
+    _, err = site(*ONCE, status=1)
+    assert "no pods at all (--trust-empty-lists believes it)" in err
     assert len(site.town.held) == 2
     site(*ONCE, "--trust-empty-lists")
     assert site.town.held == set()

@@ -186,6 +186,22 @@ def test_an_empty_list_of_a_server_that_has_read_nothing_frees_nothing(
     assert "no version" in story.reason
 
 
+def test_a_list_that_came_without_a_living_vm_frees_nothing(story: Story) -> None:
+    """Just before it frees, it asks for the VM by its name."""
+    real = story.kube.list
+    story.kube.list = lambda *_, **__: ((), "7")  # type: ignore[method-assign]  # such a server
+    story.collect()
+    story.kube.fail(Unavailable("away"), verb="get")
+    assert story.collect(later=60) is Outcome.KEEP
+    assert story.reason == "unknown: away"
+    assert story.collect() is Outcome.KEEP
+    assert story.reason == "VirtualMachine shop/db with UID vm-1 exists"
+    story.kube.list = real  # type: ignore[method-assign]  # healed
+    delete_vm(story)
+    assert story.collect(later=60) is Outcome.WAIT, "it was found alive: the clock starts anew"
+    assert story.held == 2
+
+
 def test_recreated_under_the_name_the_old_ones_address_goes_unless_claimed(story: Story) -> None:
     delete_vm(story)
     story.vm("vm-2")

@@ -10,9 +10,10 @@ import pytest
 from ipam.gc import Outcome, explain
 from ipam.gc_inventory import NODES
 from libtortie.errors import Malformed, Unauthorized, Unavailable
-from libtortie.kube.objects import KubeNode, Pod
+from libtortie.kube.objects import KubeNode, Meta, Pod, VirtualMachine
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.gc_world import BOTH, GRACE, Town
+from tests.fakes.ipam_world import vm_pod
 
 KEEP, WAIT, FREE = Outcome.KEEP, Outcome.WAIT, Outcome.FREE
 
@@ -247,6 +248,18 @@ def test_kept_with_the_reason(town: Town, attributes: dict[str, str], reason: st
     assert town.held == {str(address)}
 
 
+def test_a_vm_whose_address_does_not_persist_has_it_like_any_pod(town: Town) -> None:
+    """Opted out, or persistence is Disabled: the handle is the container's."""
+    (address,) = town.start("launcher")
+    town.rewrite(address, vm_pod("launcher"))
+    town.kube.put(VirtualMachine(metadata=Meta(namespace="shop", name="db", uid="vm-1")))
+    town.settle()
+    assert town.held == {str(address)}
+    town.remove_pod("launcher")
+    town.settle(2)
+    assert town.held == set()
+
+
 def test_a_windows_nodes_reservation_is_kept(town: Town) -> None:
     owner = {"note": "windows host rsvd", "node": "n1", "pod": "x", "namespace": "shop"}
     town.world.client().assign("windows-reserved-ipam-handle", owner, BOTH)
@@ -331,7 +344,7 @@ def test_an_empty_list_of_pods_is_not_believed(town: Town) -> None:
         town.remove_pod(name)
     town.settle()
     assert town.held == {str(address)}
-    assert town.why(address) == "unknown: pod shop/web: the API lists no pods at all"
+    assert town.why(address).startswith("unknown: pod shop/web: the API lists no pods at all")
     town.settle(2, trust_empty=True)
     assert town.held == set()
 
@@ -382,9 +395,11 @@ def test_a_list_that_lacks_a_living_pod_is_found_out(town: Town) -> None:
         return tuple(one for one in objects if one.metadata.name != "web"), version
 
     town.kube.list = partial  # type: ignore[method-assign]  # such a server
-    town.settle()
+    town.settle(2)
     assert town.held == {str(address)}
-    assert town.why(address) == "pod shop/web lives and has it"
+    assert (town.of(address), town.why(address)) == (KEEP, "pod shop/web lives and has it")
+    town.sweep()
+    assert town.of(address) is WAIT, "it was found alive: the clock starts anew"
     town.kube.fail(Unavailable("away"), verb="get", plural="pods")
     town.sweep()
     assert town.why(address) == "unknown: away"
