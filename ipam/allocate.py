@@ -30,7 +30,7 @@ from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
 from .pools import WORKLOAD, Pool, Wanted, described, eligible, pool_of, serves
-from .settings import POOLS
+from .settings import POOLS, guard_pool
 from .transaction import Transaction
 
 
@@ -60,10 +60,13 @@ class Claim:
 
 @dataclass(slots=True)
 class Plan:
-    """Where addresses of one kind come from first. `full` are blocks found without a free one."""
+    """Where addresses of one kind come from first, as of the `claims` of the transaction.
+
+    `full` are blocks found without a free address.
+    """
 
     pools: Sequence[Pool]
-    claims: Sequence[AffinityKey]
+    claims: int
     owned: Sequence[IPNetwork]
     unfinished: Sequence[IPNetwork]
     full: dict[IPNetwork, Block] = field(default_factory=dict)
@@ -108,7 +111,7 @@ class Allocator:
         """The pools and own blocks for a request, found out once for all that are alike."""
         spaces = frozenset(wanted.namespace_labels.items())
         kind = (wanted.version, tuple(wanted.requested), spaces, wanted.use)
-        claims, plan = self.tx.staged_affinities(), self.plans.get(kind)
+        claims, plan = self.tx.claims, self.plans.get(kind)
         if plan is None or plan.claims != claims:
             pools = plan.pools if plan else eligible(self.pools, wanted)
             if not pools:
@@ -304,7 +307,7 @@ def stage_claim(tx: Transaction, claim: Claim, node: str) -> None:
     Only while the pools are what they were: one that has taken this one's place, or comes before
     it where they overlap, may have blocks of another size.
     """
-    tx.guard(claim.pool.key)
+    guard_pool(tx, claim.pool)
     tx.guard_listing(POOLS)
     pending = BlockAffinity(state=AffinityState.PENDING)
     tx.put(AffinityKey(node, claim.block.cidr), pending)
@@ -337,7 +340,7 @@ def stage_picks(
             block = blocks.release(block, [pick.ordinal], now=now, cooldown=0)
         given = blocks.assign_ordinal(block, pick.ordinal, handle_id=handle_id, owner=owner)
         tx.put(BlockKey(pick.cidr), given)
-        tx.guard(pick.pool.key)
+        guard_pool(tx, pick.pool)
     for pick in picks:
         if pick.evicted:
             _uncount(tx, pick.evicted, pick.cidr)

@@ -56,14 +56,16 @@ def free_ordinals(block: Block, reserved: Reserved = nothing_reserved) -> Iterat
 
 def held_by(block: Block, handle_id: str) -> tuple[int, ...]:
     """Ordinals a handle holds, in order."""
-    mine = {i for i, a in enumerate(block.attributes) if a.handle_id == handle_id}
-    mine -= {i for i in mine if block.attributes[i].released_at is not None}
-    return tuple(o for o, index in enumerate(block.allocations) if index in mine)
+    mine = [i for i, a in enumerate(block.attributes) if a.handle_id == handle_id]
+    mine = [i for i in mine if block.attributes[i].released_at is None]
+    if not mine:
+        return ()
+    return tuple([o for o, index in enumerate(block.allocations) if index in mine])
 
 
 def is_empty(block: Block) -> bool:
     """No ordinal is held or cooling down."""
-    return all(index is None for index in block.allocations)
+    return not block.attributes or all(index is None for index in block.allocations)
 
 
 def assign(
@@ -107,8 +109,7 @@ def holder(block: Block, ordinal: int) -> str:
 
 def release(block: Block, ordinals: Iterable[int], *, now: datetime, cooldown: int) -> Block:
     """Take ordinals back; with a cooldown (seconds) they stay unavailable that long."""
-    chosen = sorted(set(ordinals))
-    held = [o for o in chosen if block.allocations[o] is not None]
+    held = [o for o in sorted(set(ordinals)) if block.allocations[o] is not None]
     if not held:
         return block
     if cooldown <= 0:
@@ -123,6 +124,11 @@ def expire_cooldown(block: Block, *, now: datetime, cooldown: int) -> Block:
     Whole seconds are compared, as they are stored, so the rest is never shorter than asked.
     The sequence number stays: the result counts only as part of another change.
     """
+    for attribute in block.attributes:
+        if attribute.released_at is not None:
+            break
+    else:
+        return block  # nothing rests, as a rule: told at once
     limit = whole_seconds(now) - timedelta(seconds=cooldown)
     rested = {
         i

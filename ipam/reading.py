@@ -78,6 +78,8 @@ class Reading:
         self._names: dict[int, dict[IPNetwork, None]] = {}
         self._notes: dict[object, object] = {}
         self._staged: list[Entry] = []
+        self.claims = 0
+        """Differs whenever other affinities are staged than before."""
         self.fresh = True
         """Whether nothing was recalled: then what is decided counts without a commit, too."""
 

@@ -81,6 +81,8 @@ def missing_families(found: Holdings, want: AddressRequest) -> list[int]:
 
     Raises `InvalidInput` when an explicit address would be answered with another one.
     """
+    if not found.held:
+        return list(want.families())
     held = {item.address for item in found.held}
     for item in found.held:
         asked = want.explicit(item.address.version)

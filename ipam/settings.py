@@ -110,6 +110,11 @@ def read_pools(tx: Transaction) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
     return tx.noted("pools", parse), listing.malformed
 
 
+def guard_pool(tx: Transaction, pool: Pool) -> None:
+    """Require at commit that a pool is as it was read."""
+    tx.noted(("pool", pool.name), lambda: tx.guard(pool.key))
+
+
 def read_reservations(tx: Transaction) -> Reservations:
     """Addresses kept out of automatic assignment; the commit requires that none was added.
 

@@ -130,6 +130,7 @@ class Transaction(Reading):
             entry.staged = before  # type: ignore[assignment]  # as it was
         del self._journal[mark.changes :]
         del self._staged[mark.staged :]
+        self.claims += 1
 
     @property
     def dirty(self) -> bool:
@@ -178,6 +179,7 @@ class Transaction(Reading):
         self._journal.append((entry, entry.staged))
         if entry.staged is UNSTAGED:
             self._staged.append(entry)
+            self.claims += isinstance(key, AffinityKey)
         entry.staged = value
 
 
