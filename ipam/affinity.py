@@ -142,11 +142,12 @@ def reclaimable(block: Block, node: str, now: datetime) -> bool:
     """Whether a node may take over a block that has nothing allocated.
 
     A block without a node is anyone's; one of another node only some time after its claim, so
-    that a node that is about to allocate its first address keeps it.
+    that a node that is about to allocate its first address keeps it. A claim of the future is no
+    younger: the clock was set back since.
     """
     if block.affinity is None:
         return bool(block.unallocated)
     if not block.node or block.node == node or not is_empty(block):
         return False
     claimed = block.affinity_claim_time
-    return claimed is not None and now - claimed >= RECLAIM_AGE
+    return claimed is not None and abs(now - claimed) >= RECLAIM_AGE

@@ -21,11 +21,11 @@ from datetime import datetime
 from typing import TypeVar
 
 from libtortie.datastore.port import Datastore
-from libtortie.errors import TortieError
+from libtortie.errors import NoFreeAddresses, TortieError
 from libtortie.model.ipam import IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import AffinityKey, BlockKey, Blocks, IPNetwork
 
-from . import ownership, tidy, vm
+from . import cooldown, ownership, tidy, vm
 from .assign import Assignment
 from .attempts import AGAIN, DEFAULT_RETRY, Again, Attempts, Progress, Retry
 from .batch import Alone, Batches, Operation, Raised
@@ -265,9 +265,11 @@ class IPAMClient:
         )
         try:
             got = answered(lambda: self._run(operation), *witnesses)
-        except TortieError:
+        except TortieError as error:
             if operation.progress.uncertain and job.picked:
                 self._undo(job)
+            if isinstance(error, NoFreeAddresses):
+                cooldown.restart_all(self._store, self._now())
             raise
         self._tidy(job.tidy)
         return got
