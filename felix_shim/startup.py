@@ -1,8 +1,8 @@
 """What a node writes when it starts, in Calico's order; every step may be repeated.
 
-Identity of the cluster → this node's Node → default pools → version and type → tiers →
-configurations → the node's files. Nodes may start at once, and be killed anywhere: each step
-looks at what is stored, and writes only if that is still so.
+Identity of the cluster → this node's Node → labels of its blocks' claims → default pools →
+version and type → tiers → configurations → the node's files. Nodes may start at once, and be
+killed anywhere: each step looks at what is stored, and writes only if that is still so.
 
 While `datastoreReady` is false only this node's own records are written; nothing is made for the
 cluster until somebody unlocks it. The agent does not wait for that: `run` sees to what is left.
@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from felix_shim import defaults
 from felix_shim.addresses import NodeAddress, Outside, find_address, interfaces, uplink_mtu
+from felix_shim.claims import label_claims
 from felix_shim.config import NONE, NodeConfig
 from felix_shim.ensure import ensure
 from felix_shim.jsonlog import Log
@@ -168,6 +169,7 @@ class StartUp:
         return (
             ("cluster identity", self._identity),
             ("node", self._node),
+            ("claims", self._claims),
             ("IPv4 pool", lambda: self._pool(4)),
             ("IPv6 pool", lambda: self._pool(6)),
             ("cluster information", self._cluster_information),
@@ -239,6 +241,13 @@ class StartUp:
         if not self.config.ip_check:
             return register(self.store, self.facts())
         return claim(self.store, self.facts(), self.over.wait)
+
+    def _claims(self) -> bool:
+        """Elsewhere than in Kubernetes there are no labels, and every affinity would be read."""
+        if self.config.datastore_type != "kubernetes":
+            return False
+        self._unlocked()
+        return label_claims(self.store, self.config.node) > 0
 
     def _pool(self, version: int) -> bool:
         """The default pool of a family, only if there is none of any kind."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from felix_shim.claims import label_claims
 from lab.apiserver.server import ApiServer
 from libtortie.datastore.kubernetes import KubernetesDatastore
-from libtortie.datastore.port import Record
-from libtortie.model.ipam import Block, Handle, IPAMConfig
+from libtortie.datastore.port import Op, Record, Update
+from libtortie.errors import Conflict
+from libtortie.model.ipam import AffinityState, Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.keys import (
     Affinities,
     AffinityKey,
@@ -27,7 +29,10 @@ from libtortie.model.keys import (
     Scope,
 )
 from libtortie.model.resources import Resource
+from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.kube import FakeKube
 from tests.fakes.kubernetes_store import kubernetes_api, put_object, stores_of
+from tests.fakes.starting_node import Machine
 
 GOLDEN = Path(__file__).parents[1] / "unit/libtortie/golden/calico_crds_written_by_v3_28.txt"
 OBJECTS: dict[str, dict[str, Any]] = {
@@ -135,3 +140,50 @@ def test_a_record_of_ipam_keeps_its_spec_over_a_rewrite(
     record = store.get(key)
     store.update(key, record.value, record.revision)
     assert object_at(server, path)["spec"] == before
+
+
+def test_a_node_that_starts_finds_the_blocks_that_an_older_release_claimed_for_it(
+    server: ApiServer, store: KubernetesDatastore, tmp_path: Path
+) -> None:
+    """That release wrote no labels; what an affinity says, and others' affinities, stay."""
+    server.api.bootstrap_kind("nodes", ({"metadata": {"name": "node-1"}},))
+    other = AffinityKey("node-2", ip_network("10.250.9.0/29"))
+    store.create(other, BlockAffinity())
+    assert listed(store, Affinities("node-1")) == []
+    before = {record.key: record.value for record in listed(store, Affinities())}
+    machine = Machine(tmp_path, store, options="datastore_type: kubernetes", kube=FakeKube())
+    assert machine.boot().complete
+    assert machine.complaints() == []
+    found = {record.key: record.value for record in listed(store, Affinities("node-1"))}
+    assert found == {key: value for key, value in before.items() if key != other}
+    assert len(found) == 5
+    revisions = {record.key: record.revision for record in listed(store, Affinities())}
+    assert label_claims(store, "node-1") == 0
+    assert revisions == {record.key: record.revision for record in listed(store, Affinities())}
+
+
+def test_a_claim_that_changes_meanwhile_is_not_overwritten(store: KubernetesDatastore) -> None:
+    given_up = BlockAffinity(AffinityState.PENDING_DELETION)
+    changed: list[AffinityKey] = []
+
+    def interlope(ops: Sequence[Op]) -> None:
+        (op,) = ops
+        assert isinstance(op, Update)
+        assert isinstance(op.key, AffinityKey)
+        store.update(op.key, given_up, op.revision)
+        changed.append(op.key)
+
+    with pytest.raises(Conflict):
+        label_claims(FaultyStore(store, before_commit=interlope), "node-1")
+    assert [store.get(key).value for key in changed] == [given_up]
+
+
+def test_a_claim_that_is_gone_meanwhile_stays_so(store: KubernetesDatastore) -> None:
+    def interlope(ops: Sequence[Op]) -> None:
+        (op,) = ops
+        assert isinstance(op, Update)
+        store.delete(op.key, op.revision)
+
+    with pytest.raises(Conflict):
+        label_claims(FaultyStore(store, before_commit=interlope), "node-1")
+    assert label_claims(store, "node-1") == len(listed(store, Affinities())) == 4

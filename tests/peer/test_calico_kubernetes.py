@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from felix_shim.claims import label_claims
 from ipam.client import AddressRequest, IPAMClient
 from lab.apiserver.server import ApiServer
 from libtortie.datastore.crd_names import hostname_hash
@@ -24,7 +25,6 @@ from libtortie.datastore.kubernetes import KubernetesDatastore
 from libtortie.model.ipam import IPAddress, IPAMConfig
 from libtortie.model.keys import (
     Affinities,
-    AffinityKey,
     IPAMConfigKey,
     Kind,
     ResourceKey,
@@ -296,25 +296,24 @@ def test_ipam_configure_is_seen(
     assert f"| StrictAffinity     | {str(not strict).lower():<5} |" in shown
 
 
-def test_affinities_of_this_release_have_no_labels_and_get_them_by_a_rewrite(
+def test_affinities_of_this_release_get_their_labels_when_our_node_starts(
     server: ApiServer, world: World, store: KubernetesDatastore, theirs: CalicoNode
 ) -> None:
-    """Until then a list of one node's does not show them; a list of all does."""
-    theirs.assign("net.c1", attrs("web"))
+    """Until then a list of the node's own does not show them, and it would claim other blocks."""
+    (first,) = theirs.assign("net.c1", attrs("web"))
     ((key, value),) = world.affinities().items()
-    assert key.node == THEIRS
     assert store.list(Affinities(THEIRS)).records == ()
-    record = store.get(key)
-    store.update(key, value, record.revision)
+    assert label_claims(store, THEIRS) == 1
     (found,) = store.list(Affinities(THEIRS)).records
-    assert isinstance(found.key, AffinityKey)
-    assert found.key == key
+    assert (found.key, found.value) == (key, value)
     name = f"{THEIRS}-{str(key.cidr).replace('.', '-').replace('/', '-')}"
     stored = server.api.store.get("blockaffinities.crd.projectcalico.org", ("", name))
     assert stored is not None
     labels = stored["metadata"]["labels"]
     assert labels["projectcalico.org/hostname-hash"] == hostname_hash(THEIRS)
-    theirs.assign("net.c2", attrs("db"))
+    (mine,) = ours(store, THEIRS).assign("net.c2", plain_pod("x", node=THEIRS), V4)
+    (second,) = theirs.assign("net.c3", attrs("db"))
+    assert {first, mine.address, second} <= set(key.cidr)
     assert len(world.affinities()) == 1
 
 
