@@ -40,10 +40,10 @@ def tear_down(
     if host is not None and _is_ours(ports, args, network, host, stored or namesake):
         remove_link(ports, host)
     if ours and stored is not None:
-        _disown(ports, args, network, endpoint.vm_of(stored), proved=True)
+        _disown(ports, args, network, endpoint.vm_of(stored))
         endpoint.remove(ports.store, place.key, args.container_id)
         return
-    _disown(ports, args, network, hint, proved=False)
+    _disown(ports, args, network, hint)
     newer_sandbox = stored is not None
     if hint is None and not newer_sandbox and args.pod.startswith(LAUNCHER_PREFIX):
         for seat in seats.of_sandbox(ports, args, network):
@@ -100,15 +100,13 @@ def _leads_into(ports: Ports, host: Link, netns: str) -> bool:
         inside.close()
 
 
-def _disown(
-    ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None, *, proved: bool
-) -> None:
+def _disown(ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None) -> None:
     """Give up this sandbox's claim; an ordinary pod's addresses are free then.
 
-    `proved` says that ADD recorded the VM in an endpoint, so that it is no ordinary pod's.
+    A VM's sandbox may have addresses of its own, too, from before `kubeVirtVMAddressPersistence`
+    was enabled; and what an ADD recorded that was undone names no VM.
     """
-    if vm is None or not proved:
-        _release(ports, names.container_handle(network, args.container_id), args.container_id)
+    _release(ports, names.container_handle(network, args.container_id), args.container_id)
     if vm is None:
         return
     leaver = Workload(args.namespace, args.pod, args.container_id, "", args.pod_uid, vm=vm)

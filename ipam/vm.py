@@ -31,7 +31,10 @@ def claim_target(
     if heal(tx, found):
         return AGAIN
     if not found.held:
-        raise MigrationRefused(f"migration target pod but no IP allocated to VM handle {handle_id}")
+        raise MigrationRefused(
+            f"migration target pod but no IP allocated to VM handle {handle_id}: if the VM was "
+            "started before kubeVirtVMAddressPersistence was enabled, restart it"
+        )
 
     def change(owners: Owners) -> Owners:
         return ownership.claim_target(owners, target, lives, named=named)

@@ -133,3 +133,45 @@ def test_only_vms_cost_a_read_of_the_api_and_only_one(world: CniWorld) -> None:
     assert len(reads()) == 1
     add(world, "virt-launcher-db-b", "c3", "node2")
     assert len(reads()) == 2
+
+
+def started_before(world: CniWorld) -> str:
+    """The VM runs since before addresses persisted; now they do."""
+    toggle(world, "Disabled")
+    had = first_address(add(world, "virt-launcher-db-a", "c1"))
+    assert world.allocated() == {had: "k8s-pod-network.c1"}
+    toggle(world, "Enabled")
+    return had
+
+
+def test_a_vm_from_before_cannot_migrate_until_it_was_restarted(world: CniWorld) -> None:
+    had = started_before(world)
+    text = r"no IP allocated to VM handle k8s-pod-network\.vmi\.default\.db: .*restart it"
+    with pytest.raises(MigrationRefused, match=text) as caught:
+        add(world, "virt-launcher-db-b", "c2", "node2")
+    assert skel._code(caught.value) != 11, "for good"
+    assert world.allocated() == {had: "k8s-pod-network.c1"}
+    stop(world, "virt-launcher-db-a", "c1")
+    assert world.allocated() == {}
+    world.put_launcher("virt-launcher-db-d")
+    kept = first_address(add(world, "virt-launcher-db-d", "c4"))
+    assert world.allocated() == {kept: "k8s-pod-network.vmi.default.db"}
+    assert first_address(add(world, "virt-launcher-db-b", "c5", "node2")) == kept
+    stop(world, "virt-launcher-db-d", "c4")
+    assert world.allocated() == {kept: "k8s-pod-network.vmi.default.db"}
+
+
+def test_the_del_of_a_vm_from_before_frees_its_address(world: CniWorld) -> None:
+    started_before(world)
+    world.node("node1").delete("virt-launcher-db-a", "c1")
+    assert world.nothing_left()
+    world.node("node1").delete("virt-launcher-db-a", "c1")
+
+
+def test_an_add_repeated_across_the_change_leaves_nothing_behind(world: CniWorld) -> None:
+    """The sandbox has its own address and the VM's then; its DEL takes the former along."""
+    started_before(world)
+    kept = first_address(add(world, "virt-launcher-db-a", "c1"))
+    assert len(world.allocated()) == 2
+    stop(world, "virt-launcher-db-a", "c1")
+    assert world.allocated() == {kept: "k8s-pod-network.vmi.default.db"}
