@@ -15,7 +15,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,8 @@ class EtcdMember:
     peer_port: int
     secure_port: int
     arguments: Sequence[str] = ()
+    known_port: int = 0
+    """Where the other members reach it, if that is not its own port."""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -49,7 +51,7 @@ class EtcdMember:
 
     @property
     def peer_url(self) -> str:
-        return f"http://127.0.0.1:{self.peer_port}"
+        return f"http://127.0.0.1:{self.known_port or self.peer_port}"
 
     def start(self) -> None:
         """Start it, without waiting."""
@@ -67,7 +69,7 @@ class EtcdMember:
                     f"--data-dir={self.directory / self.name}",
                     f"--listen-client-urls={','.join(clients)}",
                     f"--advertise-client-urls={clients[-1]}",
-                    f"--listen-peer-urls={self.peer_url}",
+                    f"--listen-peer-urls=http://127.0.0.1:{self.peer_port}",
                     f"--initial-advertise-peer-urls={self.peer_url}",
                     "--heartbeat-interval=50",
                     "--election-timeout=500",
@@ -141,6 +143,10 @@ class EtcdMember:
         revision = self.ask("kv/put", {"key": _b64("/elsewhere")})["header"]["revision"]
         self.ask("kv/compaction", {"revision": revision, "physical": True})
 
+    def member_id(self) -> str:
+        """As members write it: in hexadecimal."""
+        return f"{int(self.ask('maintenance/status', {})['header']['member_id']):x}"
+
     def is_leader(self) -> bool:
         status = self.ask("maintenance/status", {})
         return bool(status["leader"] == status["header"]["member_id"])
@@ -164,13 +170,22 @@ class EtcdMember:
 
 @contextmanager
 def etcd_members(
-    directory: Path, count: int = 1, arguments: Sequence[str] = ()
+    directory: Path,
+    count: int = 1,
+    arguments: Sequence[str] = (),
+    relayed: Callable[[int], int] | None = None,
 ) -> Iterator[list[EtcdMember]]:
-    """A cluster that is up; every process is ended afterwards."""
+    """A cluster that is up; every process is ended afterwards.
+
+    `relayed` gives for a member's own peer port the one that the others are told.
+    """
     ports = iter(free_ports(3 * count))
     members = [
         EtcdMember(f"m{i}", directory, next(ports), next(ports), next(ports)) for i in range(count)
     ]
+    if relayed is not None:
+        for one in members:
+            one.known_port = relayed(one.peer_port)
     everyone = ",".join(f"{one.name}={one.peer_url}" for one in members)
     try:
         for one in members:

@@ -42,6 +42,10 @@ class TcpProxy:
         self._listener.close()
         self.cut()
 
+    def passes(self, data: bytes, replies: bool) -> bool:
+        """Whether to go on with a connection, by what is next said on it: here, always."""
+        return True
+
     def _accept(self) -> None:
         while True:
             try:
@@ -61,7 +65,7 @@ class TcpProxy:
 
     def _pump(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
+            while (data := source.recv(65536)) and self.passes(data, replies):
                 if not (replies and self.losing_replies.is_set()):
                     sink.sendall(data)
         for one in (source, sink):
