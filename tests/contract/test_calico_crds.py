@@ -156,7 +156,7 @@ def test_a_node_that_starts_finds_the_blocks_that_an_older_release_claimed_for_i
     assert machine.complaints() == []
     found = {record.key: record.value for record in listed(store, Affinities("node-1"))}
     assert found == {key: value for key, value in before.items() if key != other}
-    assert len(found) == 5
+    assert len(found) == 6
     revisions = {record.key: record.revision for record in listed(store, Affinities())}
     assert label_claims(store, "node-1") == 0
     assert revisions == {record.key: record.revision for record in listed(store, Affinities())}
@@ -186,4 +186,4 @@ def test_a_claim_that_is_gone_meanwhile_stays_so(store: KubernetesDatastore) -> 
 
     with pytest.raises(Conflict):
         label_claims(FaultyStore(store, before_commit=interlope), "node-1")
-    assert label_claims(store, "node-1") == len(listed(store, Affinities())) == 4
+    assert label_claims(store, "node-1") == len(listed(store, Affinities())) == 5

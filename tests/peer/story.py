@@ -77,6 +77,7 @@ def _allocate(place: Place) -> None:
             node.claim("full", f"10.250.4.{ordinal}", {"note": "all of 10.250.4.0/29"})
         node.claim("emptied", "10.250.5.1", {})
         node.release("emptied")
+        node.ask("claim", handle="bare", address="10.250.6.1")
 
 
 MASKS = (
