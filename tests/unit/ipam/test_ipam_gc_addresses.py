@@ -11,6 +11,7 @@ from ipam.gc import Outcome, explain
 from ipam.gc_inventory import NODES
 from libtortie.errors import Malformed, Unauthorized, Unavailable
 from libtortie.kube.objects import KubeNode, Meta, Pod, VirtualMachine
+from libtortie.model.keys import BlockKey
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.gc_world import BOTH, GRACE, Town
 from tests.fakes.ipam_world import vm_pod
@@ -246,6 +247,18 @@ def test_kept_with_the_reason(town: Town, attributes: dict[str, str], reason: st
     assert town.of(address) is KEEP
     assert town.why(address).startswith(reason)
     assert town.held == {str(address)}
+
+
+def test_an_address_without_a_handle_is_kept(town: Town) -> None:
+    town.start("web")
+    (block,) = town.world.blocks()
+    loose = tuple(replace(one, handle_id=None) for one in block.attributes)
+    town.world.put(BlockKey(block.cidr), replace(block, attributes=loose))
+    town.remove_pod("web")
+    town.settle()
+    assert len(town.held) == 1
+    (address,) = town.held
+    assert town.why(address) == "it has no handle by which it could be freed"
 
 
 def test_a_vm_whose_address_does_not_persist_has_it_like_any_pod(town: Town) -> None:
