@@ -65,23 +65,31 @@ class Agreement:
 def _require_datastore(conf: NetConf, agent: DatastoreConfig) -> None:
     named = _named_type(conf)
     if named not in ("", agent.type):
+        if named == "kubernetes" and not conf.datastore_type:
+            raise InvalidConfig(
+                "kubernetes: without datastore_type it means that datastore, and the agent's is "
+                f"{agent.type!r}: set datastore_type to it"
+            )
         key = "datastore_type" if conf.datastore_type else _key_of(named)
         raise _differ(key, named, agent.type)
+    theirs = agent.calico_api_group
+    if conf.calico_api_group and theirs and conf.calico_api_group != theirs:
+        raise _differ("calico_api_group", conf.calico_api_group, theirs)
     if agent.type == "sqlite" and "sqlite_path" in conf.model_fields_set:
-        theirs = str(agent.sqlite_path)
-        if os.path.realpath(conf.sqlite_path) != os.path.realpath(theirs):
-            raise _differ("sqlite_path", conf.sqlite_path, theirs)
+        path = str(agent.sqlite_path)
+        if os.path.realpath(conf.sqlite_path) != os.path.realpath(path):
+            raise _differ("sqlite_path", conf.sqlite_path, path)
     if agent.type == "etcdv3" and conf.etcd_endpoints:
-        ours, theirs = conf.etcd_endpoints, agent.etcd_endpoints
-        if _endpoints(ours).isdisjoint(_endpoints(theirs)):
-            raise _differ("etcd_endpoints", ours, theirs)
+        ours, members = conf.etcd_endpoints, agent.etcd_endpoints
+        if _endpoints(ours).isdisjoint(_endpoints(members)):
+            raise _differ("etcd_endpoints", ours, members)
 
 
 def _named_type(conf: NetConf) -> str:
     """The type a configuration names, by its key or by settings that only one type has."""
-    if conf.datastore_type or conf.etcd_endpoints:
+    if conf.datastore_type or conf.etcd_endpoints or conf.kubernetes:
         return conf.datastore
-    return "sqlite" if "sqlite_path" in conf.model_fields_set and not conf.kubernetes else ""
+    return "sqlite" if "sqlite_path" in conf.model_fields_set else ""
 
 
 def _key_of(named: str) -> str:

@@ -18,7 +18,9 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cni_plugin.errors import IncompatibleVersion, InvalidConfig, Undecodable, UnsupportedField
+from libtortie.datastore.crd_names import Group, group_named
 from libtortie.datastore.open import DatastoreType
+from libtortie.errors import InvalidInput
 from libtortie.linux.port import IPInterface
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -110,6 +112,7 @@ class NetConf(_Strict):
     etcd_username: str = ""
     etcd_password: str = Field(default="", repr=False)
     kubernetes: KubernetesConf | None = None
+    calico_api_group: str = ""
     policy: PolicyConf | None = None
     ipam: IPAMConf = IPAMConf()
     policy_setup_timeout_seconds: float = Field(default=0, ge=0, le=120, allow_inf_nan=False)
@@ -141,6 +144,22 @@ class NetConf(_Strict):
         if value and value not in known:
             raise ValueError(f"known datastore types are {', '.join(known)}")
         return value
+
+    @field_validator("calico_api_group")
+    @classmethod
+    def _is_group(cls, value: str) -> str:
+        try:
+            return group_named(value).value if value else ""
+        except InvalidInput as error:
+            raise ValueError(f"want one of {', '.join(Group)}") from error
+
+    @model_validator(mode="after")
+    def _has_an_api(self) -> Self:
+        if self.datastore == "kubernetes" and self.kubernetes is None:
+            raise ValueError("datastore_type kubernetes needs a `kubernetes` section")
+        if self.calico_api_group and self.datastore != "kubernetes":
+            raise ValueError("calico_api_group is for datastore_type kubernetes")
+        return self
 
     @field_validator(
         "nodename_file",
@@ -228,6 +247,9 @@ def parse_conf(stdin: bytes) -> NetConf:
         raise _explained(error) from None
 
 
+_REFUSED = dict.fromkeys(("qps", "burst"), "calls of the Kubernetes API are not throttled")
+"""Keys of Calico's that mean nothing here, and why."""
+
 _RUNTIME_KEYS = frozenset({"capabilities", "args", "dns", "ipMasq", "cniVersions", "disableCheck"})
 
 
@@ -259,6 +281,8 @@ def _cleaned(value: Any) -> Any:
 
 
 def _unknown_key(key: str, value: object, known: set[str]) -> UnsupportedField:
+    if key in _REFUSED:
+        return UnsupportedField(f"unsupported key {short(key)}: {_REFUSED[key]}; remove it")
     close = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else "; remove it"
     return UnsupportedField(f"unsupported key {short(key)} with value {short(value)}{hint}")
@@ -271,7 +295,8 @@ def _explained(error: ValidationError) -> InvalidConfig | UnsupportedField:
         return UnsupportedField(
             f"unsupported key {where[:80]} with value {short(first['input'])}; remove it"
         )
-    given = "" if first["type"] == "missing" else f" (it is {short(first['input'])})"
+    whole = first["type"] == "missing" or not first["loc"]  # of all keys some hold secrets
+    given = "" if whole else f" (it is {short(first['input'])})"
     text = first["msg"].removeprefix("Value error, ")
     return InvalidConfig(f"{where[:80]}: {text}{given}")
 

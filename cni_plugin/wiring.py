@@ -32,6 +32,7 @@ from ipam.persistence import persistence
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import first_line
+from libtortie.kube.config import KubeConfig, direct, load_kubeconfig
 from libtortie.kube.port import KubeReader
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import Kernel, Namespaces
@@ -110,6 +111,8 @@ def _open_parts(conf: NetConf, log: Log) -> SharedParts:
             etcd_key_file=conf.etcd_key_file,
             etcd_username=conf.etcd_username,
             etcd_password=conf.etcd_password,
+            kube=_kube_config(conf) if conf.datastore == "kubernetes" else None,
+            calico_api_group=conf.calico_api_group,
         )
     )
     return SharedParts(
@@ -137,14 +140,21 @@ def node_name(conf: NetConf) -> str:
 
 
 def _kube(conf: NetConf) -> KubeReader | None:
-    if conf.kubernetes is None:
+    config = _kube_config(conf)
+    if config is None:
         return None
     from libtortie.kube.client import HttpKubeClient  # requests takes 0.1 s
-    from libtortie.kube.config import direct, load_kubeconfig
 
+    return HttpKubeClient(config)
+
+
+def _kube_config(conf: NetConf) -> KubeConfig | None:
+    """The API server a configuration names. Raises `InvalidInput`."""
+    if conf.kubernetes is None:
+        return None
     if conf.kubernetes.kubeconfig:
-        return HttpKubeClient(load_kubeconfig(conf.kubernetes.kubeconfig))
-    return HttpKubeClient(direct(conf.kubernetes.k8s_api_root))
+        return load_kubeconfig(conf.kubernetes.kubeconfig)
+    return direct(conf.kubernetes.k8s_api_root)
 
 
 def _now() -> datetime:

@@ -127,7 +127,19 @@ class NodeConfig(Access):
             raise ValueError(f"nodename {self.nodename!r} is no lower-case DNS name")
         if self.kubeconfig and self.k8s_api_root:
             raise ValueError("give kubeconfig or k8s_api_root, not both")
+        if self.datastore_type == "kubernetes":
+            self._check_kubernetes()
         return self
+
+    def _check_kubernetes(self) -> None:
+        """Raises ValueError for what the Kubernetes datastore cannot work with."""
+        if not self.has_api:
+            raise ValueError("datastore_type kubernetes needs kubeconfig or k8s_api_root")
+        if self.k8s_node not in ("", self.nodename):
+            raise ValueError(
+                f"k8s_node {self.k8s_node!r}: with datastore_type kubernetes the node's resource "
+                f"is its core Node: nodename has to be that, not {self.nodename!r}"
+            )
 
     @property
     def node(self) -> str:

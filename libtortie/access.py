@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
 from libtortie.kube.config import KubeConfig, direct, load_kubeconfig
@@ -38,9 +39,18 @@ class Access(BaseModel):
     kubeconfig: str = ""
     k8s_api_root: str = ""
     k8s_token_file: str = ""
+    calico_api_group: str = ""
+
+    @field_validator("calico_api_group")
+    @classmethod
+    def _is_group(cls, value: str) -> str:
+        try:
+            return group_named(value).value if value else ""
+        except InvalidInput as error:
+            raise ValueError(str(error)) from error
 
     def datastore(self, node: str = "") -> DatastoreConfig:
-        """The datastore, for a node or (empty) for a tool that is none."""
+        """The datastore, for a node or (empty) for a tool that is none. Raises `InvalidInput`."""
         return DatastoreConfig(
             type=self.datastore_type,
             sqlite_path=Path(self.sqlite_path),
@@ -52,6 +62,8 @@ class Access(BaseModel):
             etcd_key_file=self.etcd_key_file,
             etcd_username=self.etcd_username,
             etcd_password=self.etcd_password,
+            kube=self.kube() if self.datastore_type == "kubernetes" else None,
+            calico_api_group=self.calico_api_group,
         )
 
     def kube(self) -> KubeConfig | None:

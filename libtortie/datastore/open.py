@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import InvalidInput
 
-DatastoreType = Literal["sqlite", "etcdv3", "memory"]
+if TYPE_CHECKING:
+    from libtortie.kube.config import KubeConfig
+
+DatastoreType = Literal["sqlite", "etcdv3", "kubernetes", "memory"]
 SQLITE_PATH = Path("/var/lib/tortie/tortie.db")
 
 
@@ -21,6 +24,7 @@ class DatastoreConfig:
 
     `create` and `known_id` are for SQLite: whether a file that is missing is made (the agent's and
     the lab's to say, never the plugin's or a tool's), and the id that the file must have.
+    `kube` is the API server of type kubernetes, `calico_api_group` the group there ("": found out).
     """
 
     type: str = "sqlite"
@@ -35,6 +39,8 @@ class DatastoreConfig:
     etcd_key_file: str = ""
     etcd_username: str = ""
     etcd_password: str = field(default="", repr=False)
+    kube: KubeConfig | None = None
+    calico_api_group: str = ""
 
     def etcd_settings(self) -> tuple[str, ...]:
         """How etcd is reached: what `EtcdConfig` wants, in its order."""
@@ -51,8 +57,10 @@ class DatastoreConfig:
 def open_datastore(config: DatastoreConfig) -> Datastore:
     """Open the backend; its errors pass through.
 
-    `InvalidInput` for an unknown type, and for settings of etcd's beside another.
+    `InvalidInput` for an unknown type, and for settings of one type beside another.
     """
+    if config.type != "kubernetes" and config.calico_api_group:
+        raise InvalidInput(f"datastore type {config.type}: calico_api_group is for type kubernetes")
     if config.type != "etcdv3" and any(config.etcd_settings()):
         raise InvalidInput(f"datastore type {config.type}: etcd's settings are for type etcdv3")
     match config.type:
@@ -66,6 +74,8 @@ def open_datastore(config: DatastoreConfig) -> Datastore:
             )
         case "etcdv3":
             return _open_etcd(config)
+        case "kubernetes":
+            return _open_kubernetes(config)
         case "memory":
             return MemoryDatastore()
         case unknown:
@@ -78,3 +88,17 @@ def _open_etcd(config: DatastoreConfig) -> Datastore:
     from libtortie.datastore.etcd_config import EtcdConfig
 
     return EtcdDatastore(EtcdConfig(*config.etcd_settings()))
+
+
+def _open_kubernetes(config: DatastoreConfig) -> Datastore:
+    from libtortie.datastore.crd_names import group_named  # requests takes 0.1 s
+    from libtortie.datastore.kubernetes import KubernetesDatastore
+    from libtortie.kube.client import HttpKubeClient
+
+    if config.kube is None:
+        raise InvalidInput(
+            "datastore type kubernetes: no API server is configured: set kubeconfig or k8s_api_root"
+        )
+    group = group_named(config.calico_api_group) if config.calico_api_group else None
+    client = HttpKubeClient(config.kube)
+    return KubernetesDatastore(client, group=group, close=client.close)

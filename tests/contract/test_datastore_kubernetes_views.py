@@ -189,7 +189,7 @@ def test_the_plugins_own_write_and_remove(
     pod = run_pod(client)
     complaints: list[str] = []
 
-    def log(event: str, **_: object) -> None:
+    def log(event: str, /, **_: object) -> None:
         complaints.append(event)
 
     for container in ("c1", "c2"):
@@ -197,7 +197,8 @@ def test_the_plugins_own_write_and_remove(
     endpoints.remove(store, WEB, "c1")
     assert [one.spec.container_id for one in endpoints.of_node(store, "n1")] == ["c2"]
     endpoints.remove(store, WEB, "c2")
-    assert [*endpoints.of_node(store, "n1")] == complaints == []
+    assert [*endpoints.of_node(store, "n1")] == []
+    assert complaints == []
 
 
 # -- nodes

@@ -18,6 +18,7 @@ from cni_plugin.undo import silent
 from cni_plugin.wiring import SharedParts, build_plugin, node_name
 from libtortie.datastore.open import DatastoreConfig
 from libtortie.errors import Unavailable
+from libtortie.kube.config import direct
 from tests.fakes.cni_world import CniWorld, conf, first_address
 
 
@@ -57,7 +58,14 @@ def test_the_agents_node_name_must_be_the_configurations(tmp_path: Path) -> None
     build_plugin(conf(nodename="node1"), shared=parts(world))
 
 
+def api(url: str) -> dict[str, Any]:
+    return {"kubernetes": {"k8s_api_root": url}}
+
+
+V1 = "crd.projectcalico.org/v1"
 SQLITE = DatastoreConfig(type="sqlite", sqlite_path=Path("/var/lib/tortie/tortie.db"))
+API = direct("https://api")
+CRDS = DatastoreConfig(type="kubernetes", kube=API, calico_api_group="projectcalico.org/v3")
 ETCD = DatastoreConfig(type="etcdv3", etcd_endpoints="https://a:2379,https://b:2379")
 
 
@@ -67,7 +75,11 @@ ETCD = DatastoreConfig(type="etcdv3", etcd_endpoints="https://a:2379,https://b:2
         (SQLITE, {}),
         (SQLITE, {"datastore_type": "sqlite"}),
         (SQLITE, {"sqlite_path": "/var/lib/../lib/tortie/tortie.db"}),
-        (SQLITE, {"kubernetes": {"k8s_api_root": "https://API:443/"}}),
+        (SQLITE, {"datastore_type": "sqlite", **api("https://API:443/")}),
+        (CRDS, {}),
+        (CRDS, api("https://api")),
+        (CRDS, {"calico_api_group": "projectcalico.org/V3", **api("https://api")}),
+        (replace(CRDS, calico_api_group=""), {"calico_api_group": V1, **api("https://api")}),
         (ETCD, {}),
         (ETCD, {"etcd_endpoints": "https://b:2379/, https://c:2379"}),
         (ETCD, {"datastore_type": "etcdv3"}),
@@ -95,8 +107,12 @@ def test_what_agrees_with_the_agents_is_served(
             {"etcd_endpoints": "https://c:2379"},
             "etcd_endpoints: 'https://c:2379' is not .*a:",
         ),
-        (SQLITE, {"kubernetes": {"k8s_api_root": "https://b"}}, "kubernetes: 'https://b' .*api'"),
-        (SQLITE, {"kubernetes": {"k8s_api_root": "http://api"}}, "kubernetes: 'http://api'"),
+        (CRDS, api("https://b"), "kubernetes: 'https://b' .*api'"),
+        (CRDS, api("http://api"), "kubernetes: 'http://api'"),
+        (SQLITE, api("https://api"), "kubernetes: without datastore_type .*'sqlite'"),
+        (ETCD, api("https://api"), "kubernetes: without datastore_type .*'etcdv3'"),
+        (CRDS, {"datastore_type": "sqlite"}, "datastore_type: 'sqlite' is not .*'kubernetes'"),
+        (CRDS, {"calico_api_group": V1, **api("https://api")}, f"calico_api_group: '{V1}' is not"),
     ],
 )
 def test_a_configuration_that_means_another_datastore_or_api_is_refused(
@@ -111,7 +127,7 @@ def test_a_configuration_that_means_another_datastore_or_api_is_refused(
 def test_an_agent_without_an_api_does_not_serve_a_configuration_with_one(tmp_path: Path) -> None:
     agreement = Agreement(SQLITE, "", silent)
     with pytest.raises(InvalidConfig, match="'http://h:1' is not the agent's 'no Kubernetes API'"):
-        agreement.require(conf(kubernetes={"k8s_api_root": "http://h:1"}))
+        agreement.require(conf(datastore_type="sqlite", **api("http://h:1")))
 
 
 def test_the_kubeconfig_is_read_again_when_it_changes_and_warned_of_once(tmp_path: Path) -> None:
@@ -122,7 +138,7 @@ def test_the_kubeconfig_is_read_again_when_it_changes_and_warned_of_once(tmp_pat
 
     agreement = Agreement(SQLITE, "https://api", log)
     file = tmp_path / "kubeconfig"
-    settings = conf(kubernetes={"kubeconfig": str(file)})
+    settings = conf(datastore_type="sqlite", kubernetes={"kubeconfig": str(file)})
     for _ in range(3):
         agreement.require(settings)
     assert [event for event, _ in lines] == ["kubeconfig_unreadable"]

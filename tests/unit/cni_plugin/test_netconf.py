@@ -38,6 +38,9 @@ def test_kubernetes_is_the_datastore_where_there_is_a_section_and_no_type() -> N
     section = {"kubeconfig": "/etc/tortie/kubeconfig"}
     assert parse(kubernetes=section).datastore == "kubernetes"
     assert parse(kubernetes=section, datastore_type="sqlite").datastore == "sqlite"
+    for group in ("crd.projectcalico.org/v1", "projectcalico.org/v3"):
+        conf = parse(kubernetes=section, calico_api_group=group.upper())
+        assert conf.calico_api_group == group
 
 
 def test_etcd_endpoints_mean_etcd_as_in_calico() -> None:
@@ -90,6 +93,9 @@ def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
         ({"name": "net.vmi"}, "name"),
         ({"name": "a.vmi.b"}, "name"),
         ({"kubernetes": {}}, "kubernetes: want kubeconfig or k8s_api_root"),
+        ({"datastore_type": "kubernetes"}, "datastore_type kubernetes needs a `kubernetes`"),
+        ({"calico_api_group": "projectcalico.org/v3"}, "calico_api_group is for datastore_type"),
+        ({"calico_api_group": "v3"}, "calico_api_group: want one of crd.projectcalico.org/v1, "),
         ({"mtu": -1}, "mtu"),
         ({"mtu": 70000}, "mtu"),
         ({"mtu": 1.5}, "mtu"),
@@ -125,6 +131,8 @@ def test_wrong_values_name_the_key(settings: dict[str, Any], message: str) -> No
     [
         ({"policy_setup_timeout_secs": 3}, "did you mean policy_setup_timeout_seconds"),
         ({"etcd_discovery_srv": "x.y"}, '"etcd_discovery_srv" with value "x.y"'),
+        ({"qps": 20}, '"qps": calls of the Kubernetes API are not throttled; remove it'),
+        ({"burst": 20}, '"burst": calls of the Kubernetes API are not throttled'),
         ({"ipam": {"subnet": "usePodCidr"}}, "ipam.subnet"),
         ({"runtimeConfig": {"portMappings": []}}, "runtimeConfig.portMappings"),
     ],
