@@ -7,6 +7,8 @@ a line for each thing they did, so that the test knows where they are when it ki
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import sqlite3
 import sys
 import traceback
@@ -21,11 +23,12 @@ from libtortie.datastore.port import Create, Delete, Record, Update
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import Conflict, NotFound
 from libtortie.model.ipam import Attribute, Block, Handle
-from libtortie.model.keys import BlockKey, HandleKey
+from libtortie.model.keys import BlockKey, HandleKey, Handles
 
 CIDR = ip_network("10.250.0.0/26")
 BLOCK = BlockKey(CIDR)
 PAIR = (HandleKey("left"), HandleKey("right"))
+Way = Callable[[sqlite3.Connection, Path, int], None]
 
 
 def add_and_delete(path: Path, number: int, rounds: int) -> None:
@@ -81,6 +84,100 @@ def put_each(path: Path) -> None:
         print(line.strip(), flush=True)
 
 
+def die_everywhere(path: Path) -> None:
+    """Fork a child for each step of a commit, which dies before it; judge what each leaves."""
+    with closing(SqliteDatastore(path)) as store:
+        store.commit([Create(key, Handle({CIDR: 0})) for key in (*PAIR, turn(0))])
+    for way in (at_statement, at_instruction, at_byte):
+        deaths = 0
+        while _dies(path, way, deaths + 1):
+            deaths += 1
+            judge_turns(path)
+        judge_turns(path)
+        print(way.__name__, deaths, flush=True)
+
+
+def turn(number: int) -> HandleKey:
+    return HandleKey(f"turn-{number}")
+
+
+def take_turn(store: SqliteDatastore) -> None:
+    """One commit of every kind of operation: two updates, a creation, a deletion."""
+    left, right = (store.get(key) for key in PAIR)
+    number = _count(left)
+    old = store.get(turn(number))
+    store.commit(
+        [
+            Update(left.key, _raised(left), left.revision),
+            Create(turn(number + 1), Handle({CIDR: number + 1})),
+            Delete(old.key, old.revision),
+            Update(right.key, _raised(right), right.revision),
+        ]
+    )
+
+
+def judge_turns(path: Path) -> None:
+    """All of a commit is there or nothing, in the table and in its log, and the file is sound."""
+    with closing(SqliteDatastore(path)) as store:
+        records = {record.key: record for record in store.list(Handles()).records}
+        number = _count(records[PAIR[0]])
+        assert set(records) == {*PAIR, turn(number)}
+        assert _count(records[PAIR[1]]) == number
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        newest = "SELECT path, max(revision), data FROM log GROUP BY path"
+        logged = {row for row in raw.execute(newest) if row[2] is not None}
+        assert logged == set(raw.execute("SELECT path, revision, data FROM kv"))
+
+
+def at_statement(connection: sqlite3.Connection, path: Path, step: int) -> None:
+    """Die before that SQL statement."""
+    left = count(1)
+    connection.set_trace_callback(lambda _: _die() if next(left) == step else None)
+
+
+def at_instruction(connection: sqlite3.Connection, path: Path, step: int) -> None:
+    """Die before that instruction of SQLite's machine, in fives."""
+    left = count(1)
+    connection.set_progress_handler(lambda: _die() if next(left) == step else 0, 5)
+
+
+def at_byte(connection: sqlite3.Connection, path: Path, step: int) -> None:
+    """Die within a write, 300 bytes later than the one before: the kernel takes no byte more."""
+    limit = path.with_name(path.name + "-wal").stat().st_size + 300
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+
+def _dies(path: Path, way: Way, step: int) -> bool:
+    """Whether a child with that step to die at dies of it."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            store = SqliteDatastore(path)
+            with store._file.connection() as connection:  # the one it will use
+                way(connection, path, step)
+            take_turn(store)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXFSZ)
+        return True
+    assert os.waitstatus_to_exitcode(status) == 0
+    return False
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _take(store: SqliteDatastore, key: HandleKey) -> None:
     record = store.get(BLOCK)
     block = record.value
@@ -133,9 +230,13 @@ def _found(store: SqliteDatastore, key: HandleKey) -> Record | None:
         return None
 
 
+def _count(record: Record) -> int:
+    assert isinstance(record.value, Handle)
+    return record.value.blocks[CIDR]
+
+
 def _raised(was: Record) -> Handle:
-    assert isinstance(was.value, Handle)
-    return Handle({CIDR: was.value.blocks[CIDR] + 1})
+    return Handle({CIDR: _count(was) + 1})
 
 
 def herd(work: Callable[[Path, int, int], None], path: Path, processes: int, rounds: int) -> int:
@@ -166,7 +267,8 @@ def main(mode: str, path: Path, *numbers: str) -> int:
     if mode in herds:
         processes, rounds = numbers
         return herd(herds[mode], path, int(processes), int(rounds))
-    {"churn": churn, "hold": hold, "put-each": put_each}[mode](path)
+    single = {"churn": churn, "die": die_everywhere, "hold": hold, "put-each": put_each}
+    single[mode](path)
     return 0
 
 

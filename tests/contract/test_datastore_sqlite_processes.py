@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,9 @@ from libtortie.model.keys import BlockKey, HandleKey, Handles
 from tests.fakes.sqlite_files import (
     CIDR,
     DEADLINE,
+    ROOT,
     check_integrity,
+    command,
     handle,
     heard,
     herd,
@@ -71,6 +74,19 @@ def test_killed_writers_lose_nothing_that_was_committed(path: Path) -> None:
             store.delete(HandleKey("mine"))
     with closing(SqliteDatastore(path)) as again:
         assert len(again.list(Handles()).records) == 2
+
+
+def test_a_writer_dies_at_every_step_of_a_commit(path: Path) -> None:
+    """Between two statements, within one, within a write: all of the commit is there or none."""
+    with closing(SqliteDatastore(path)):  # somebody else has the file open, so its log stays
+        ran = subprocess.run(
+            command("die", path), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    deaths = {way: int(number) for way, number in map(str.split, ran.stdout.splitlines())}
+    assert deaths["at_statement"] > 10
+    assert deaths["at_instruction"] > 30
+    assert deaths["at_byte"] > 30
 
 
 def test_killing_the_holder_of_the_lock_frees_it_and_undoes_its_work(path: Path) -> None:
