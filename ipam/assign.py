@@ -59,6 +59,8 @@ class Assignment:
             return AGAIN
         if found.held:
             found = holdings(tx, self.handle_id)
+            if picks and vm.share_alternate(tx, found):
+                found = holdings(tx, self.handle_id)
         stage_confirmations(tx, self.node, [*found.counts, *(pick.cidr for pick in picks)])
         return allocations(found) or tuple(map(self._given, picks))
 

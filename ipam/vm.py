@@ -111,6 +111,15 @@ def change_owners(tx: Transaction, found: Holdings, change: Callable[[Owners], O
             tx.put(BlockKey(cidr), changed)
 
 
+def share_alternate(tx: Transaction, found: Holdings) -> bool:
+    """Let an address that came during a migration have the alternate owner of the others: they
+    are promoted together or not at all. True when there is one."""
+    known = next((item.attribute.alternate for item in found.held if item.attribute.alternate), {})
+    if known:
+        change_owners(tx, found, lambda owners: Owners(owners.active, owners.alternate or known))
+    return bool(known)
+
+
 def stage_release(
     tx: Transaction, found: Holdings, items: Iterable[Held], *, now: datetime
 ) -> None:
