@@ -302,3 +302,25 @@ def test_this_release_forgets_when_an_address_was_released(
     shared.calicoctl.run("ipam", "release", f"--ip={got.address}")
     assert client.assign("net.c3", plain_pod("x", node=THEIRS), want)[0].address == got.address
     shared.audit()
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_block_that_calico_gives_up_is_ours(
+    store: EtcdDatastore, calicoctl: Calicoctl, theirs: CalicoNode, emptied: bool
+) -> None:
+    """Empty it is deleted; else it stays without a node, and what is free in it is borrowed."""
+    shared = Shared(store, calicoctl, size=29)
+    held = theirs.assign("net.c1", attrs("web"))
+    if emptied:
+        theirs.release("net.c1")
+        held = []
+    theirs.ask("release-affinities")
+    assert shared.world.affinities() == {}
+    assert [block.affinity for block in shared.world.blocks()] == [None] * (not emptied)
+    (mine,) = shared.client().assign("net.c2", plain_pod("x", node=OURS), V4)
+    assert len(distinct([held, [mine.address]])) == 2 - emptied
+    shared.audit()
+    shared.client().release("net.c2")
+    again = theirs.assign("net.c3", attrs("db"))
+    assert len(distinct([held, again])) == 2 - emptied
+    shared.audit()
