@@ -83,6 +83,7 @@ ASNumber = Annotated[int, BeforeValidator(_as_number), Field(ge=0, lt=1 << 32)]
 NetworkText = Annotated[str, AfterValidator(_checked_network)]
 ReservedText = Annotated[str, AfterValidator(_checked_reserved)]
 Encapsulation = Annotated[Literal["Never", "Always", "CrossSubnet"], _or("Never")]
+PersistenceText = Annotated[Literal["Enabled", "Disabled"] | None, _or(None)]
 AssignmentMode = Annotated[Literal["Automatic", "Manual"], _or("Automatic")]
 AllowedUses = Annotated[
     tuple[Literal["Workload", "Tunnel", "LoadBalancer"], ...], _or(("Workload", "Tunnel"))

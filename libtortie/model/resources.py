@@ -29,6 +29,7 @@ from libtortie.model.fields import (
     AssignmentMode,
     Encapsulation,
     NetworkText,
+    PersistenceText,
     ReservedText,
     block_size_of,
 )
@@ -194,11 +195,11 @@ class IPAMConfigurationSpec(Wire):
     _always: ClassVar[frozenset[str]] = frozenset({"strict_affinity", "auto_allocate_blocks"})
     strict_affinity: bool = False
     auto_allocate_blocks: bool = True
-    max_blocks_per_host: int = 0
-    kubevirt_persistence: Literal["Enabled", "Disabled"] | None = Field(
+    max_blocks_per_host: int = Field(default=0, ge=0)
+    kubevirt_persistence: PersistenceText | None = Field(
         default=None, alias="kubeVirtVMAddressPersistence"
     )
-    ip_cooldown_seconds: int = 0
+    ip_cooldown_seconds: int = Field(default=0, ge=0)
 
 
 class IPAMConfiguration(Resource):

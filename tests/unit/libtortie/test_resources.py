@@ -14,6 +14,7 @@ from libtortie.model.resources import (
     FelixConfiguration,
     FelixConfigurationSpec,
     GenericResource,
+    IPAMConfiguration,
     IPAMConfigurationSpec,
     IPPool,
     Node,
@@ -207,6 +208,36 @@ def test_an_older_pool_has_calicos_stored_defaults(spec: dict[str, Any]) -> None
         "assignmentMode": "Automatic",
     }
     assert pool_of(cidr="fd00::/64", **spec).spec.block_size == 122
+
+
+def configuration_of(**spec: Any) -> IPAMConfiguration:
+    wire = {"kind": "IPAMConfiguration", "metadata": {"name": "default"}, "spec": spec}
+    resource = parse_resource(Kind.IPAM_CONFIGURATION, wire)
+    assert isinstance(resource, IPAMConfiguration)
+    return resource
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"kubeVirtVMAddressPersistence": "on"}, "kubeVirtVMAddressPersistence: .*'Disabled'"),
+        ({"maxBlocksPerHost": -1}, "maxBlocksPerHost: .*greater than or equal to 0"),
+        ({"ipCooldownSeconds": -1}, "ipCooldownSeconds: .*greater than or equal to 0"),
+        ({"strictAffinity": "perhaps"}, "strictAffinity: "),
+    ],
+)
+def test_a_configuration_that_can_not_be_obeyed_is_named_with_its_field(
+    spec: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(Malformed, match=rf"^IPAMConfiguration 'default': spec\.{text}"):
+        configuration_of(**spec)
+
+
+@pytest.mark.parametrize("value", ["", None])
+def test_an_empty_persistence_is_none(value: str | None) -> None:
+    found = configuration_of(kubeVirtVMAddressPersistence=value)
+    assert found.spec.kubevirt_persistence is None
+    assert "kubeVirtVMAddressPersistence" not in found.to_wire()["spec"]
 
 
 def test_the_tunnel_addresses_of_a_node_are_calicos_fields() -> None:
