@@ -9,20 +9,17 @@ guest's start, and the API's watch on top.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from lab import control, names
 from lab.cluster import bring_up, refuse_second
 from lab.demo import interruptible, uninterrupted
 from lab.durations import seconds
-from lab.machine import commit, machine
 from lab.measure import Wish, await_echo, guest_ip, measure
 from lab.report import Row, row_of
+from lab.results import BenchRow, at_most, write
 from lab.state import StateDir, lab_lock
 from lab.teardown import tear_down
 from lab.tools import LabError
@@ -35,19 +32,6 @@ MAX_TARGET_MS = 50.0
 TOR_TARGET_MS = 20.0
 VM, CLIENT = "bench-vm", "client"
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class BenchRow:
-    """One row of the result: `ratio` is how many times better ours is than the peer."""
-
-    what: str
-    ours: float
-    peer: float
-    unit: str
-    ratio: float
-    target: float
-    met: bool
 
 
 def downtime_rows(ours: Sequence[float], peer: Sequence[float]) -> tuple[BenchRow, ...]:
@@ -69,8 +53,7 @@ def tor_row(ours: Sequence[float], peer: Sequence[float]) -> BenchRow:
 
 
 def _row(what: str, ours: float, peer: float, target: float) -> BenchRow:
-    ratio = round(peer / ours, 1) if ours else 0.0
-    return BenchRow(what, round(ours, 3), round(peer, 3), "ms", ratio, target, ours <= target)
+    return at_most(what, ours, peer, "ms", target)
 
 
 def run_bench(state: StateDir, out: Path, runs: int, tell: Tell) -> bool:
@@ -84,8 +67,7 @@ def run_bench(state: StateDir, out: Path, runs: int, tell: Tell) -> bool:
             with uninterrupted():
                 tear_down(state)
     rows = rows_of(ours, peer)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(_document(rows, ours, peer), indent=2, ensure_ascii=False) + "\n")
+    write(out, rows, {"ours": list(map(_figures, ours)), "peer": list(map(_figures, peer))})
     for row in rows:
         verdict = "met" if row.met else "NOT met"
         tell(
@@ -138,15 +120,6 @@ def rows_of(ours: Sequence[Row], peer: Sequence[Row]) -> tuple[BenchRow, ...]:
 
 def _downtimes(rows: Sequence[Row]) -> list[float]:
     return [row.network_downtime_ms for row in rows if row.network_downtime_ms is not None]
-
-
-def _document(rows: Sequence[BenchRow], ours: Sequence[Row], peer: Sequence[Row]) -> dict[str, Any]:
-    return {
-        "rows": [asdict(row) for row in rows],
-        "machine": machine(),
-        "commit": commit(),
-        "runs": {"ours": [_figures(row) for row in ours], "peer": [_figures(row) for row in peer]},
-    }
 
 
 def _figures(row: Row) -> dict[str, float | None]:
