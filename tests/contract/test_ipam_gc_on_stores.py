@@ -20,11 +20,12 @@ from libtortie.kube.config import direct
 from libtortie.model.keys import BlockKey, HandleKey, path_of
 from tests.contract.datastore_backends import BACKENDS
 from tests.fakes.faulty_store import Fault as StoreFault
-from tests.fakes.faulty_store import FaultyStore, Killed
+from tests.fakes.faulty_store import FaultyStore, Killed, StepwiseStore
 from tests.fakes.gc_world import BOTH, Town, flaws, mess
 from tests.fakes.ipam_world import World
 from tests.fakes.kube import FakeKube
 from tests.fakes.kubernetes_store import kubernetes_api, put_raw, stores_of
+from tests.fakes.mortal_store import Countdown, told
 
 PLAIN = [name for name in BACKENDS if not name.startswith("kubernetes")]
 
@@ -80,6 +81,33 @@ def test_killed_after_each_commit_the_next_passes_finish(place: tuple[Town, Any]
     town.settle(2)
     assert flaws(town) == set()
     town.world.audit()
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_killed_at_every_call_of_the_store(stepwise: bool) -> None:
+    """Reads included; without transactions between any two writes of a commit, too."""
+    calls = _dying_pass(0, stepwise)
+    assert calls > 40
+    for number in range(1, calls + 1):
+        _dying_pass(number, stepwise)
+
+
+def _dying_pass(die_at: int, stepwise: bool) -> int:
+    """A town whose second pass dies at a call, and what the next passes make of it."""
+    town = Town()
+    mess(town)
+    town.sweep()
+    before, countdown = town.held, Countdown(die_at)
+    store = told(town.world.store, countdown)
+    try:
+        town.sweep(StepwiseStore(store) if stepwise else store)
+    except Killed:
+        town.memory = {}
+    town.settle(3)
+    assert flaws(town) == set(), die_at
+    assert len(before - town.held) == 1, die_at
+    town.world.audit()
+    return len(countdown.steps)
 
 
 def test_a_damaged_block_and_handle_are_named_and_the_others_work(

@@ -398,6 +398,18 @@ def test_without_an_api_pods_are_kept_and_nodes_are_the_datastores(town: Town) -
     assert gone
 
 
+def test_without_an_api_and_without_nodes_no_node_is_taken_for_removed(town: Town) -> None:
+    addresses = tunnel(town, "n1")
+    town.reader = None
+    for name in ("n0", "n1", "n2"):
+        town.remove_node(name)
+    town.settle()
+    assert town.held == set(addresses)
+    assert town.why(addresses[0]).endswith("no Node is stored, and no Kubernetes API is configured")
+    town.settle(2, trust_empty=True)
+    assert town.held == set()
+
+
 def test_a_list_that_lacks_a_living_pod_is_found_out(town: Town) -> None:
     """The last question before an address is freed is asked by name."""
     (address,) = town.start("web")
