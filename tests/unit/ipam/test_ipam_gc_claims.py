@@ -16,6 +16,7 @@ from libtortie.errors import Malformed, Unavailable
 from libtortie.kube.objects import KubeNode, Meta, VirtualMachine
 from libtortie.model.ipam import AffinityState, BlockAffinity
 from libtortie.model.keys import (
+    Affinities,
     AffinityKey,
     BlockKey,
     Blocks,
@@ -257,6 +258,27 @@ def test_a_virtual_nodes_block_is_kept(town: Town) -> None:
     town.settle()
     assert town.reason(f"claim {CIDR} ") == "of virtual:load-balancer, which is no node"
     assert len(town.world.blocks()) == 1
+
+
+def test_an_affinity_that_cannot_be_read_is_not_taken_for_lost(town: Town) -> None:
+    town.start("web")
+    (key,) = town.world.affinities()
+    block(town, "n1")
+    store = town.world.store
+    real = store.list
+
+    def half(scope: Any) -> Any:
+        found = real(scope)
+        broken = replace(found, records=(), malformed=("an affinity",))
+        return broken if scope == Affinities() else found
+
+    store.list = half  # type: ignore[method-assign]  # the affinities are malformed
+    commits = FaultyStore(store)
+    town.settle(3, store=commits)
+    assert commits.commits == []
+    for cidr in (key.cidr, CIDR):
+        why = town.reason(f"claim {cidr} n1")
+        assert why == "unknown: its affinity may be one that cannot be read"
 
 
 def test_a_block_that_cannot_be_read_is_not_taken_for_absent(town: Town) -> None:
