@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -12,11 +13,15 @@ from libtortie.datastore.port import Put
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import Unavailable
 from libtortie.model.keys import HandleKey, Handles
+from tests.fakes.datastore_race import race
 from tests.fakes.sqlite_files import (
+    DEADLINE,
     check_integrity,
     first_event,
     handle,
+    heard,
     tmpfs,
+    worker,
 )
 
 
@@ -69,3 +74,34 @@ def test_a_read_only_disk_is_told(tmp_path: Path) -> None:
             store.create(HandleKey("i"), handle())
         with pytest.raises(Unavailable, match=r"new\.db: .*may write"):
             SqliteDatastore(disk / "new.db")
+
+
+@pytest.mark.root
+def test_a_disk_that_fills_up_under_writers_and_is_freed(tmp_path: Path) -> None:
+    """One of them is killed meanwhile. What was acknowledged stays, and all go on afterwards."""
+    with tmpfs(tmp_path / "disk", "24m") as disk:
+        path, ballast = disk / "tortie.db", disk / "ballast"
+        with (
+            closing(SqliteDatastore(path, timeout=DEADLINE)) as judge,
+            race(lambda: SqliteDatastore(path, timeout=DEADLINE), judge) as running,
+            worker("churn", path) as other,
+        ):
+            running.progress(20)
+            assert all(heard(other) for _ in range(20))
+            fill(ballast)
+            running.refused()
+            other.kill()
+            other.wait()
+            check_integrity(path)
+            found = judge.snapshot([HandleKey("left"), HandleKey("right")]).records
+            assert len({str(record.value) for record in found.values()}) == 1
+            ballast.unlink()
+            running.progress(20)
+        check_integrity(path)
+
+
+def fill(ballast: Path) -> None:
+    """Leave not a byte."""
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 512)

@@ -21,6 +21,7 @@ from tests.fakes.datastore_values import CIDR, block, handle
 DEADLINE = 90.0
 BLOCK = BlockKey(CIDR)
 END = HandleKey("zz-end")
+WRITER = "writer-"
 FOLLOWER = "follower"
 """The name of the thread on which the reader opens its store."""
 
@@ -44,6 +45,7 @@ class Race:
     def __post_init__(self) -> None:
         self._over = threading.Event()
         self._steps = threading.Semaphore(0)
+        self._refused = threading.Event()
         self._listed = threading.Condition()
 
     def progress(self, steps: int) -> None:
@@ -52,6 +54,11 @@ class Race:
             pass
         for _ in range(steps):
             assert self._steps.acquire(timeout=DEADLINE), f"no progress: {self.errors}"
+
+    def refused(self) -> None:
+        """Wait until somebody is told that the store cannot be used."""
+        self._refused.clear()
+        assert self._refused.wait(DEADLINE), self.errors
 
     def relisted(self, before: int) -> None:
         """Wait until the reader has listed more often than that."""
@@ -87,7 +94,8 @@ class Race:
         """What was acknowledged is there, each step happened once, and the reader knows it all."""
         listing = store.list(Handles())
         stored = {record.key: record for record in listing.records}
-        steps = {key.handle_id for key in stored if isinstance(key, HandleKey)} - {END.handle_id}
+        handles = {key.handle_id for key in stored if isinstance(key, HandleKey)}
+        steps = {name for name in handles if name.startswith(WRITER)}
         raised = store.get(BLOCK).value
         assert isinstance(raised, Block)
         assert set(self.acknowledged) <= steps
@@ -115,6 +123,7 @@ class Race:
             store.commit([Update(BLOCK, raised, record.revision), Create(key, handle())])
         except Unavailable:
             self.doubtful.append(name)
+            self._refused.set()
             return False
         except Conflict:
             if name not in self.doubtful and self._there(store, key):
@@ -159,7 +168,9 @@ def race(open_store: Open, judge: Datastore, writers: int = 4) -> Iterator[Race]
             running.errors.append(error)
 
     threads = [
-        threading.Thread(target=run, args=(running.write, open_store, f"w{number}"), daemon=True)
+        threading.Thread(
+            target=run, args=(running.write, open_store, f"{WRITER}{number}"), daemon=True
+        )
         for number in range(writers)
     ]
     following = (running.follow, open_store)
