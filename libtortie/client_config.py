@@ -25,6 +25,7 @@ from libtortie.access import (
     read_access,
     text_of,
 )
+from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
 from libtortie.kube.config import KubeConfig, Material, direct, in_cluster
@@ -35,7 +36,6 @@ TYPES = (SQLITE, ETCD, KUBERNETES)
 
 REFUSED = {
     "kubeconfigInline": "use kubeconfig",
-    "calicoAPIGroup": "the group is found out",
     "k8sDisableNodePoll": "nodes are not polled",
     "k8sClientQPS": "calls are not throttled",
     "k8sClientBurst": "calls are not throttled",
@@ -63,6 +63,7 @@ VARIABLES = {
     "k8sKeyFile": "K8S_KEY_FILE",
     "k8sInsecureSkipTLSVerify": "K8S_INSECURE_SKIP_TLS_VERIFY",
     "k8sCurrentContext": "K8S_CURRENT_CONTEXT",
+    "calicoAPIGroup": "CALICO_API_GROUP",
 }
 """Key of the file → variable; `CALICO_<variable>` beats the bare name, as for calicoctl."""
 
@@ -95,6 +96,7 @@ class Spec(BaseModel):
     key_file: str = Field(default="", alias="k8sKeyFile")
     insecure: bool = Field(default=False, alias="k8sInsecureSkipTLSVerify")
     context: str = Field(default="", alias="k8sCurrentContext")
+    api_group: str = Field(default="", alias="calicoAPIGroup")
 
 
 class Document(BaseModel):
@@ -110,7 +112,8 @@ class Document(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """The answer. `kube` reads credentials, so it is asked only when the API is needed."""
+    """The answer. `kube` reads credentials, so it is asked only when the API is needed; a datastore
+    in Kubernetes is there."""
 
     datastore: DatastoreConfig
     kube: Callable[[], KubeConfig | None]
@@ -180,6 +183,8 @@ def parse_environment(environ: Mapping[str, str]) -> Spec:
             fields.pop(key, None)
         if environ.get(_SRV) and "datastoreType" not in fields:
             raise InvalidInput(f"{_SRV} is not supported: {REFUSED['etcdDiscoverySrv']}")
+    if fields.get("datastoreType", KUBERNETES) != KUBERNETES or "etcdEndpoints" in fields:
+        fields.pop("calicoAPIGroup", None)
     return _checked(Spec.model_validate(fields), "environment")
 
 
@@ -195,7 +200,7 @@ def _without_file(spec: Spec, around: Surroundings) -> ClientConfig:
     elif node is not None:
         datastore, source = node.datastore(), str(around.node_file)
     else:
-        datastore, source = DatastoreConfig(type=KUBERNETES), "environment"
+        datastore, source = _datastore(KUBERNETES, spec, "environment"), "environment"
     if own_api or node is None:
         return ClientConfig(datastore, lambda: _kube(spec, datastore.type, around.environ), source)
     return ClientConfig(datastore, lambda: _kube_of_node(node, spec.context), source)
@@ -224,6 +229,8 @@ def _datastore(kind: str, spec: Spec, where: str) -> DatastoreConfig:
         raise InvalidInput(f"{where}: sqlitePath and sqliteShared are for datastoreType sqlite")
     if kind != ETCD and any(getattr(spec, _field(key)) for key in _ETCD_KEYS):
         raise InvalidInput(f"{where}: the keys etcd... are for datastoreType etcdv3")
+    if kind != KUBERNETES and spec.api_group:
+        raise InvalidInput(f"{where}: calicoAPIGroup is for datastoreType kubernetes")
     return DatastoreConfig(
         type=kind,
         sqlite_path=Path(spec.sqlite_path) if spec.sqlite_path else SQLITE_PATH,
@@ -234,7 +241,16 @@ def _datastore(kind: str, spec: Spec, where: str) -> DatastoreConfig:
         etcd_key_file=spec.etcd_key_file,
         etcd_username=spec.etcd_username,
         etcd_password=spec.etcd_password,
+        calico_api_group=_group(spec.api_group, where),
     )
+
+
+def _group(text: str, where: str) -> str:
+    """The API group that is named. Raises `InvalidInput`."""
+    try:
+        return group_named(text).value if text else ""
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from None
 
 
 def _kube(spec: Spec, kind: str, environ: Mapping[str, str]) -> KubeConfig | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from libtortie.access import present
-from libtortie.client_config import ETCD, SQLITE, ClientConfig
+from libtortie.client_config import ETCD, KUBERNETES, SQLITE, ClientConfig
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
@@ -31,6 +31,8 @@ class Connection:
                     f"{wanted.sqlite_path}: no such datastore ({self.config.source} names it); "
                     "has tortie-node run here?"
                 )
+            if wanted.type == KUBERNETES:
+                wanted = replace(wanted, kube=wanted.kube or self.config.kube())
             self._store = open_datastore(wanted)
         return self._store
 
@@ -47,6 +49,8 @@ class Connection:
     @property
     def name(self) -> str:
         """The datastore, for people."""
+        if self.config.datastore.type == KUBERNETES and self.kube is not None:
+            return f"{KUBERNETES} {self.kube.server}"
         return name_of(self.config.datastore)
 
     def close(self) -> None:

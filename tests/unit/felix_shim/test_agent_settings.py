@@ -86,6 +86,9 @@ def test_defaults_and_every_key() -> None:
         ("- a list", "mapping"),
         ("a: [", "node.yaml"),
         ("kubeconfig: a\nk8s_api_root: http://b", "not both"),
+        ("datastore_type: kubernetes", "needs kubeconfig or k8s_api_root"),
+        ("datastore_type: kubernetes\nkubeconfig: a\nk8s_node: b", "nodename has to be that"),
+        ("calico_api_group: v3", "calico_api_group"),
     ],
 )
 def test_what_is_refused_is_named(text: str, named: str) -> None:

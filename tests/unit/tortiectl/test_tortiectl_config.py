@@ -273,6 +273,19 @@ def test_unknown_datastore(machine: Machine) -> None:
         machine.config(DATASTORE_TYPE="kubernetes", TORTIE_SQLITE_PATH="/a.db")
 
 
+def test_the_api_group_of_a_datastore_in_kubernetes(machine: Machine) -> None:
+    found = machine.config(DATASTORE_TYPE="kubernetes", CALICO_API_GROUP="projectcalico.org/V3")
+    assert found.datastore.calico_api_group == "projectcalico.org/v3"
+    with pytest.raises(InvalidInput, match="environment: calico_api_group: 'v3' is none of"):
+        machine.config(DATASTORE_TYPE="kubernetes", CALICO_API_GROUP="v3")
+    other = {"DATASTORE_TYPE": "sqlite", "TORTIE_SQLITE_PATH": "/a.db"}
+    assert machine.config(**other, CALICO_API_GROUP="v3").datastore.calico_api_group == ""
+    file = machine.root / "f.cfg"
+    file.write_text(document(datastoreType="sqlite", calicoAPIGroup="projectcalico.org/v3"))
+    with pytest.raises(InvalidInput, match="calicoAPIGroup is for datastoreType kubernetes"):
+        client_config(str(file), "", Surroundings({}))
+
+
 def test_every_key_of_the_file_has_a_variable() -> None:
     from libtortie.client_config import Spec
 
