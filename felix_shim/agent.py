@@ -204,7 +204,7 @@ def _live(parts: Parts) -> None:
     for name, lane in lanes.items():
         crew.start(f"lane-{name}", lane.run, lane.stop)
     ipam = IPAMClient(parts.store, parts.node, now=_now)
-    promoting = IPAMClient(parts.store, parts.node, now=_now, retry=RETRY)
+    promoting = ipam.with_retry(RETRY)
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
