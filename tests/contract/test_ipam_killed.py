@@ -24,7 +24,10 @@ from tests.fakes.ipam_backends import (
 from tests.fakes.ipam_operations import (
     BY_NAME,
     CLIENTS,
+    EVERYWHERE,
+    NO_TUNNELS,
     ORDINARY,
+    TUNNELS,
     VM,
     Operation,
     collect_all,
@@ -92,9 +95,15 @@ def deaths(backend: Backend, operation: Operation, steps: int) -> Iterator[World
                 assert die_at == steps + 1 == len(countdown.steps) + 1
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", EVERYWHERE)
 def test_repeated_after_a_death_at_any_call(backend: Backend, name: str) -> None:
     repeat_after_deaths(backend, BY_NAME[name])
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize("name", [TUNNELS.name, NO_TUNNELS.name])
+def test_tunnels_are_repeated_after_a_death_at_any_call(stepwise: bool, name: str) -> None:
+    repeat_after_deaths(MemoryBackend(stepwise), BY_NAME[name])
 
 
 @pytest.mark.parametrize("name", ON_KUBERNETES)

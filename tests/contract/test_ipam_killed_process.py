@@ -12,7 +12,15 @@ import pytest
 
 from tests.fakes.etcd_server import EtcdMember
 from tests.fakes.ipam_backends import Backend, SqliteBackend, etcd_backend
-from tests.fakes.ipam_operations import BY_NAME, Operation, give_back, judge, outcome, stored
+from tests.fakes.ipam_operations import (
+    BY_NAME,
+    EVERYWHERE,
+    Operation,
+    give_back,
+    judge,
+    outcome,
+    stored,
+)
 from tests.fakes.mortal_ipam import KILLED, MortalIpam
 from tests.property.test_ipam_clients import no_two_holders
 
@@ -62,14 +70,14 @@ def sweep(backend: Backend, mortal: MortalIpam, operation: Operation) -> list[st
     raise AssertionError(f"{operation.name} does not end")
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", EVERYWHERE)
 def test_killed_at_every_step_on_a_file(sqlite: tuple[Backend, MortalIpam], name: str) -> None:
     died = sweep(*sqlite, BY_NAME[name])
     for step in ("before commit", "sqlite BEGIN IMMEDIATE", "sqlite COMMIT", "after commit"):
         assert step in died
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", EVERYWHERE)
 def test_killed_at_every_step_on_etcd(etcd: tuple[Backend, MortalIpam], name: str) -> None:
     died = sweep(*etcd, BY_NAME[name])
     for step in ("before commit", "after commit"):

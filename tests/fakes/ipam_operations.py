@@ -10,13 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
+from ipam.attempts import Attempts
 from ipam.block import new_block
 from ipam.client import AddressRequest, IPAMClient
 from ipam.gc import Means, sweep
+from ipam.tunnels import VXLAN, ensure_tunnel_addresses, stated_in
 from libtortie.datastore.port import Datastore
 from libtortie.kube.objects import KubeNode, Meta
 from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import BlockKey
+from libtortie.model.keys import BlockKey, Kind, ResourceKey, Resources
+from libtortie.model.resources import Node
 from tests.fakes.ipam_world import UNHURRIED, World, plain_pod, pool, vm_pod
 from tests.fakes.kube import FakeKube
 
@@ -37,7 +40,8 @@ class Operation:
 
     `gives`: its success means that the handle holds addresses, otherwise that it holds none.
     `keeps`: what the handle had before is part of that. `later`: a handle whose DEL follows.
-    `settles`: a repeat after success changes nothing more.
+    `settles`: a repeat after success changes nothing more. `collected`: without transactions a
+    death may leave a record that only the collector mends.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Operation:
     keeps: bool = False
     later: str = ""
     settles: bool = True
+    collected: bool = False
 
     def act(self, world: World, store: Datastore) -> None:
         """Do it as a program that has just started."""
@@ -159,6 +164,35 @@ class Collector(Operation):
         collect_all(world, store)
 
 
+@dataclass(frozen=True)
+class Tunnels(Operation):
+    """A node's own addresses for its tunnels: IPAM's records and the Node's are two commits."""
+
+    def act(self, world: World, store: Datastore) -> None:
+        """As an agent that has just started."""
+        client = world.client(self.node, store)
+        attempts = Attempts(store, UNHURRIED, monotonic=lambda: 0.0, sleep=lambda _: None)
+        done = ensure_tunnel_addresses(store, client, self.node, attempts)
+        assert [one.error for one in done if one.error] == []
+        node = world.store.get(ResourceKey(Kind.NODE, self.node)).value
+        assert isinstance(node, Node)
+        stated = {stated_in(node, VXLAN)} - {""}
+        assert stated == {str(address) for address in stored(world, self.handle)}
+
+
+def _needs_tunnels(world: World) -> None:
+    """A pool is encapsulated, and the node has no address of its own in it yet."""
+    cluster(world).pools(pool("a", "10.0.0.0/28", blockSize=30, vxlanMode="Always"))
+    world.resource(Kind.NODE, "n1", {})
+
+
+def _needs_no_tunnels(world: World) -> None:
+    """It is not any more, and it has."""
+    _needs_tunnels(world)
+    TUNNELS.act(world, world.store)
+    cluster(world)
+
+
 def _deserted(world: World) -> None:
     """A stopped VM's address, an ordinary pod's and a second block that nothing is in."""
     _stopped(world)
@@ -223,10 +257,22 @@ RELEASES = (
     Operation("disown of a deleted VM", VM, _running, _delete, gives=False),
 )
 COLLECTOR = Collector("collector", VM, _deserted, lambda _: None, gives=False, settles=False)
-OPERATIONS = (*ALLOCATIONS, *CHANGES, *RELEASES, COLLECTOR)
+TUNNELS = Tunnels("tunnels", VXLAN.handle_id("n1"), _needs_tunnels, lambda _: None, settles=False)
+NO_TUNNELS = Tunnels(
+    "no more tunnels",
+    VXLAN.handle_id("n1"),
+    _needs_no_tunnels,
+    lambda _: None,
+    gives=False,
+    settles=False,
+    collected=True,
+)
+OPERATIONS = (*ALLOCATIONS, *CHANGES, *RELEASES, COLLECTOR, TUNNELS, NO_TUNNELS)
 BY_NAME = {one.name: one for one in OPERATIONS}
-CLIENTS = [one.name for one in OPERATIONS if one is not COLLECTOR]
+CLIENTS = [one.name for one in (*ALLOCATIONS, *CHANGES, *RELEASES)]
 """Operations of a sandbox's ADD or DEL, or of a migration."""
+EVERYWHERE = [*CLIENTS, COLLECTOR.name]
+"""What is swept on every store; tunnels, which are several operations, only in memory."""
 
 
 def veteran(operation: Operation, world: World, store: Datastore) -> IPAMClient:
@@ -254,7 +300,9 @@ def outcome(world: World) -> object:
     names deletes it.
     """
     nodes = {block.cidr: block.node for block in world.blocks()}
+    named = [record.value for record in world.store.list(Resources(Kind.NODE)).records]
     return (
+        [one.spec.to_wire() for one in named if isinstance(one, Node)],
         world.handles(),
         sorted(
             f"{b.cidr} {b.affinity} {b.allocations} {sorted(b.unallocated)} {b.attributes}"
@@ -272,6 +320,8 @@ def judge(operation: Operation, world: World, before: set[IPAddress]) -> None:
     """What must hold once an operation succeeded, however often it was begun."""
     if operation.later:
         world.client("n1").release(operation.later)
+    if operation.collected:
+        collect_all(world, world.store)
     world.audit()
     held = stored(world, operation.handle)
     if operation.gives:
