@@ -149,9 +149,12 @@ def pod_facts(pod: Pod, names: Names) -> PodFacts:
 
 def addresses(texts: Iterable[str]) -> Iterator[IPAddress]:
     """The addresses in texts, with or without a prefix length; what is none is left out."""
-    for text in texts:
+    for text in dict.fromkeys(map(str.strip, texts)):
         try:
-            yield ip_interface(text.strip()).ip
+            if "/" in text:
+                yield ip_interface(text).ip
+            elif text:
+                yield ip_address(text)  # by far the most, and several times as fast
         except ValueError:
             continue
 
