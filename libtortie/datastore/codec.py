@@ -16,7 +16,7 @@ from libtortie.datastore.ipam_codec import (
     affinity_from_wire,
     affinity_to_wire,
     block_from_wire,
-    block_to_wire,
+    block_to_text,
     config_from_wire,
     config_to_wire,
     handle_from_wire,
@@ -55,7 +55,7 @@ def encode(key: Key, value: Value) -> bytes:
         except Malformed as error:
             raise InvalidInput(f"{key} cannot be stored: {error}") from error
     try:
-        return gojson.dumps(_to_wire(key, value), floats=isinstance(value, Resource))
+        return _to_text(key, value)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{path}: {error}") from error
     except RecursionError as error:
@@ -93,20 +93,20 @@ def decode(key: Key, data: bytes) -> Value:
             return config_from_wire(path, wire)
 
 
-def _to_wire(key: Key, value: Value) -> dict[str, Any]:
+def _to_text(key: Key, value: Value) -> bytes:
     match key, value:
         case ResourceKey(), Resource():
-            return _resource_to_wire(key, value)
+            return gojson.dumps(_resource_to_wire(key, value))
         case BlockKey(cidr), Block():
             if value.cidr != cidr:
                 raise ValueError(f"the value is block {value.cidr}")
-            return block_to_wire(value)
+            return block_to_text(value)
         case AffinityKey(), BlockAffinity():
-            return affinity_to_wire(value)
+            return gojson.dumps(affinity_to_wire(value), floats=False)
         case HandleKey(), Handle():
-            return handle_to_wire(value)
+            return gojson.dumps(handle_to_wire(value), floats=False)
         case IPAMConfigKey(), IPAMConfig():
-            return config_to_wire(value)
+            return gojson.dumps(config_to_wire(value), floats=False)
     raise ValueError(f"a {type(value).__name__} is not stored under a {type(key).__name__}")
 
 

@@ -8,27 +8,31 @@ again without one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from typing import Any, TypeVar
 
-from libtortie.datastore.gojson import integral
+from libtortie.datastore import gojson
+from libtortie.datastore.attribute_codec import (
+    attribute_text,
+    attribute_to_wire,
+    attributes_from_wire,
+)
 from libtortie.datastore.wire_object import (
     INT64_MAX,
     UINT64_MAX,
     WireObject,
     are_integers,
     is_integer,
+    with_extra,
 )
 from libtortie.model.ipam import (
     AffinityState,
-    Attribute,
     Block,
     BlockAffinity,
     Handle,
     IPAMConfig,
-    Owner,
     Persistence,
 )
 from libtortie.model.keys import IPNetwork
@@ -40,22 +44,36 @@ _NUMBER = f"an integer from 0 to {UINT64_MAX}"
 
 def block_to_wire(block: Block) -> dict[str, Any]:
     """A block. A never-used one has `"attributes":null`, a used and emptied one `[]`."""
+    wire = _block_without_attributes(block)
+    if not _never_used(block):
+        wire["attributes"] = [attribute_to_wire(item) for item in block.attributes]
+    return wire
+
+
+def block_to_text(block: Block) -> bytes:
+    """The text of `block_to_wire`, in half the time: most attributes are those of the last one."""
+    text = gojson.dumps(_block_without_attributes(block), floats=False)
+    if _never_used(block):
+        return text
+    attributes = b",".join(map(attribute_text, block.attributes))
+    return text.replace(b'"attributes":null', b'"attributes":[' + attributes + b"]", 1)
+
+
+def _block_without_attributes(block: Block) -> dict[str, Any]:
     _check_block(block)
     wire: dict[str, Any] = {"cidr": str(block.cidr), "affinity": block.affinity}
     if block.affinity_claim_time is not None:
         wire["affinity_claim_time"] = rfc3339(block.affinity_claim_time)
     wire["allocations"] = list(block.allocations)
     wire["unallocated"] = list(block.unallocated)
-    wire["attributes"] = (
-        None if _never_used(block) else [_attribute_to_wire(item) for item in block.attributes]
-    )
+    wire["attributes"] = None
     wire["sequenceNumber"] = block.sequence_number
     numbers = block.sequence_numbers
     wire["sequenceNumberForAllocation"] = dict(
         sorted(zip(map(str, numbers), numbers.values(), strict=True))
     )
     wire["deleted"] = block.deleted
-    return _with_extra(wire, block.extra)
+    return with_extra(wire, block.extra)
 
 
 def block_from_wire(path: str, cidr: IPNetwork, data: Mapping[str, Any]) -> Block:
@@ -69,7 +87,7 @@ def block_from_wire(path: str, cidr: IPNetwork, data: Mapping[str, Any]) -> Bloc
         affinity=wire.text("affinity"),
         allocations=tuple(wire.list("allocations")),
         unallocated=tuple(wire.list("unallocated")),
-        attributes=tuple(_attributes_from_wire(wire)),
+        attributes=tuple(attributes_from_wire(wire)),
         affinity_claim_time=wire.time("affinity_claim_time"),
         sequence_number=wire.integer("sequenceNumber", most=UINT64_MAX),
         sequence_numbers=dict(zip(_ordinals(wire, numbers), numbers.values(), strict=True)),
@@ -87,7 +105,7 @@ def block_from_wire(path: str, cidr: IPNetwork, data: Mapping[str, Any]) -> Bloc
 def affinity_to_wire(affinity: BlockAffinity) -> dict[str, Any]:
     """A block affinity; node, block and type are in its path."""
     wire = {"state": affinity.state.value, "deleted": affinity.deleted}
-    return _with_extra(wire, affinity.extra)
+    return with_extra(wire, affinity.extra)
 
 
 def affinity_from_wire(path: str, data: Mapping[str, Any]) -> BlockAffinity:
@@ -104,7 +122,7 @@ def handle_to_wire(handle: Handle) -> dict[str, Any]:
         place, odd = _odd_one(counts.items(), INT64_MAX)
         raise ValueError(f"block[{place}]: {odd!r} is not an integer from 0 to {INT64_MAX}")
     wire = {"block": dict(sorted(counts.items())), "deleted": handle.deleted}
-    return _with_extra(wire, handle.extra)
+    return with_extra(wire, handle.extra)
 
 
 def handle_from_wire(path: str, data: Mapping[str, Any]) -> Handle:
@@ -135,7 +153,7 @@ def config_to_wire(config: IPAMConfig) -> dict[str, Any]:
         "kubeVirtVMAddressPersistence": config.kubevirt_persistence.value,
         "ipCooldownSeconds": config.cooldown_seconds,
     }
-    return _with_extra({name: value for name, value in wire.items() if value}, config.extra)
+    return with_extra({name: value for name, value in wire.items() if value}, config.extra)
 
 
 def config_from_wire(path: str, data: Mapping[str, Any]) -> IPAMConfig:
@@ -166,54 +184,6 @@ def is_plain(value: Block | BlockAffinity | Handle | IPAMConfig) -> bool:
 
 def _is_exact(time: datetime | None) -> bool:
     return time is None or (time.tzinfo is UTC and not time.microsecond)
-
-
-def _attribute_to_wire(attribute: Attribute) -> dict[str, Any]:
-    wire: dict[str, Any] = {}
-    if attribute.handle_id is not None:
-        wire["handle_id"] = attribute.handle_id
-    if attribute.active:
-        wire["secondary"] = _owner_to_wire(attribute.active)
-    if attribute.alternate:
-        wire["alternateOwnerAttrs"] = _owner_to_wire(attribute.alternate)
-    if attribute.released_at is not None:
-        wire["releasedAt"] = rfc3339(attribute.released_at)
-    return _with_extra(wire, attribute.extra) if attribute.extra else wire
-
-
-def _owner_to_wire(owner: Owner) -> dict[str, str]:
-    """Sorted by name. ValueError for what is no text."""
-    if not _are_texts(owner):
-        odd = next(name for name, value in owner.items() if not isinstance(value, str))
-        raise ValueError(f"attributes: the owner's {odd!r} is {owner[odd]!r}, not a string")
-    if isinstance(owner, dict) and sorted(owner) == list(owner):
-        return owner
-    return dict(sorted(owner.items()))
-
-
-def _attributes_from_wire(wire: WireObject) -> Iterator[Attribute]:
-    for place, item in enumerate(wire.list("attributes")):
-        yield _ordinary(item) or _attribute_from_wire(wire.inner("attributes", place, item))
-
-
-def _ordinary(item: Any) -> Attribute | None:
-    """An attribute of a handle and an owner and nothing else: most are, and this is quick."""
-    if not isinstance(item, dict) or len(item) != 2:
-        return None
-    handle_id, owner = item.get("handle_id"), item.get("secondary")
-    if not isinstance(handle_id, str) or not isinstance(owner, dict) or not _are_texts(owner):
-        return None
-    return Attribute(handle_id, owner, {}, None, {})
-
-
-def _attribute_from_wire(wire: WireObject) -> Attribute:
-    return Attribute(
-        wire.text("handle_id"),
-        wire.text_map("secondary"),
-        wire.text_map("alternateOwnerAttrs"),
-        wire.time("releasedAt"),
-        wire.rest(),
-    )
 
 
 def _never_used(block: Block) -> bool:
@@ -248,14 +218,6 @@ def _odd_one(values: Iterable[tuple[Place, Any]], most: int) -> tuple[Place, Any
     return next((place, value) for place, value in values if not is_integer(value, most))
 
 
-def _are_texts(owner: Mapping[str, Any]) -> bool:
-    try:
-        "".join(owner.values())
-    except TypeError:
-        return False
-    return True
-
-
 def _ordinals(wire: WireObject, texts: Collection[str]) -> list[int]:
     digits = "".join(texts)
     try:
@@ -266,10 +228,3 @@ def _ordinals(wire: WireObject, texts: Collection[str]) -> list[int]:
         odd = [text for text in texts if not (text.isascii() and text.isdecimal())]
         named = (odd or [max(texts, key=len)])[0]
         wire.refuse("sequenceNumberForAllocation", f"{named[:40]!r} is not an ordinal")
-
-
-def _with_extra(wire: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Unknown fields, as they were, after the known ones."""
-    for name, value in extra.items():
-        wire.setdefault(name, integral(value))
-    return wire

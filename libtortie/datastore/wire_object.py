@@ -6,11 +6,12 @@ Each reader names the path and the field in its `Malformed`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
+from libtortie.datastore.gojson import integral
 from libtortie.errors import Malformed
 from libtortie.model.times import parse_rfc3339
 
@@ -134,3 +135,10 @@ def are_integers(values: Collection[Any], most: int) -> bool:
     return not values or (
         set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= most
     )
+
+
+def with_extra(wire: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Unknown fields, as they were, after the known ones."""
+    for name, value in extra.items():
+        wire.setdefault(name, integral(value))
+    return wire

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from libtortie.datastore import gojson
 from libtortie.datastore.codec import as_read, decode, encode
+from libtortie.datastore.ipam_codec import block_to_wire
 from libtortie.datastore.port import Value
 from libtortie.errors import Malformed
 from libtortie.model.ipam import Attribute, Block, BlockAffinity, Handle, IPAMConfig
@@ -76,6 +77,7 @@ def test_blocks_come_back(block: Block) -> None:
     data = encode(BlockKey(CIDR), block)
     assert decode(BlockKey(CIDR), data) == block
     assert encode(BlockKey(CIDR), decode(BlockKey(CIDR), data)) == data
+    assert data == gojson.dumps(block_to_wire(block))
 
 
 @given(
