@@ -28,7 +28,7 @@ from libtortie.model.keys import AffinityKey, BlockKey, Blocks, IPNetwork
 from . import cooldown, ownership, tidy, vm
 from .assign import Assignment
 from .attempts import AGAIN, DEFAULT_RETRY, Again, Attempts, Progress, Retry
-from .batch import Alone, Batches, Operation, Raised
+from .batch import Alone, Batches, Done, Operation, Raised
 from .cache import Cache
 from .holdings import heal, holdings
 from .ownership import OwnerGone, Owners, PodLives, nobody_is_gone, nobody_lives
@@ -229,19 +229,18 @@ class IPAMClient:
         freed: dict[IPAddress, None] = {}
         progress = Progress()
 
-        def decide(tx: Transaction) -> Again | None:
+        def decide(tx: Transaction) -> tuple[IPAddress, ...] | Again:
             require_ready(tx)
             found = holdings(tx, handle_id)
             if heal(tx, found):
                 return AGAIN
             if not progress.uncertain:
-                freed.clear()
+                freed.clear()  # what an attempt wanted to free that certainly did not
             freed.update(dict.fromkeys(item.address for item in found.held))
             vm.stage_release(tx, found, found.held, now=self._now())
-            return None
+            return tuple(freed)
 
-        self._run(Operation(f"release {handle_id}", Reads(handle_id), decide, progress))
-        return tuple(freed)
+        return self._run(Operation(f"release {handle_id}", Reads(handle_id), decide, progress))
 
     def _assignment(
         self,
@@ -277,9 +276,13 @@ class IPAMClient:
     def _run(self, operation: Operation[T]) -> T:
         """Together with others, or else alone."""
         verdict = self._batches.run(operation) if self._batches is not None else Alone()
+        return self._finish(operation, verdict)
+
+    def _finish(self, operation: Operation[T], verdict: Done[T] | Raised | Alone) -> T:
+        """What a batch made of an operation, which goes on alone if it has to."""
         if isinstance(verdict, Raised):
             raise verdict.error
-        if not isinstance(verdict, Alone):
+        if isinstance(verdict, Done):
             return verdict.value
 
         def decide(tx: Transaction) -> T | Again:
