@@ -228,3 +228,27 @@ def test_the_api_server_takes_our_events(fresh: Callable[..., NodeProcess]) -> N
     )
     made = node.kube(lambda api: api.create(KubeEvent, body))
     assert made.metadata.name == "web." + "0" * 16
+
+
+def test_a_tunnel_address_follows_its_pool(fresh: Callable[..., NodeProcess]) -> None:
+    node = fresh(default_pools={"ipv4": {"cidr": "10.65.0.0/16"}})
+    node.start()
+    key = ResourceKey(Kind.IP_POOL, "default-ipv4-ippool")
+
+    def set_mode(mode: str) -> None:
+        record = node.store.get(key)
+        assert isinstance(record.value, IPPool)
+        spec = record.value.spec.model_copy(update={"ipip_mode": mode})
+        node.store.update(key, record.value.model_copy(update={"spec": spec}), record.revision)
+
+    def stated() -> str:
+        bgp = node.stored(ResourceKey(Kind.NODE, NODE)).spec.bgp
+        return bgp.ipv4_ipip_tunnel_addr if bgp is not None else ""
+
+    assert not stated()
+    set_mode("CrossSubnet")
+    until("the node has one", stated)
+    assert stated().startswith("10.65.")
+    set_mode("Never")
+    until("it has none", lambda: not stated())
+    until("both are told", lambda: len(node.lines("tunnel_address")) == 2)
