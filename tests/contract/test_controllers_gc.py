@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from lab.apiserver.server import ApiServer
+from libtortie.datastore.crd_names import Group
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.datastore.port import Datastore
@@ -23,6 +24,7 @@ from libtortie.datastore.sqlite import SqliteDatastore
 from tests.fakes.gc_world import Town
 from tests.fakes.ipam_world import World
 from tests.fakes.kube import FakeKube
+from tests.fakes.kubernetes_store import kubernetes_api, stores_of
 from tests.fakes.node_process import until
 
 DEADLINE = 120.0
@@ -64,10 +66,10 @@ class Site:
             process.communicate()
 
 
-def furnish(store: Datastore, server: ApiServer) -> Town:
+def furnish(store: Datastore, server: ApiServer, *, stores_nodes: bool = True) -> Town:
     fake = FakeKube()
     fake.api = server.api
-    town = Town(World(store), fake)
+    town = Town(World(store), fake, stores_nodes=stores_nodes)
     town.start("app")
     town.start("web")
     town.remove_pod("web")
@@ -247,6 +249,25 @@ def test_two_at_once_on_etcd(shared_etcd: Any, server: ApiServer, tmp_path: Path
                 out, err = process.communicate(timeout=DEADLINE)
                 assert process.returncode == 0, out + err
             site(*ONCE)
+            assert len(site.town.held) == 1
+            site.town.world.audit()
+        finally:
+            site.close()
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_on_the_kubernetes_datastore(tmp_path: Path, group: Group) -> None:
+    with kubernetes_api() as api, stores_of(api, group) as (store,):
+        spec = {
+            "datastoreType": "kubernetes",
+            "k8sAPIEndpoint": api.url,
+            "calicoAPIGroup": group.value,
+        }
+        site = Site(furnish(store, api, stores_nodes=False), tmp_path / "gc.cfg", spec)
+        try:
+            address = leaked(site)
+            out, _ = site(*ONCE)
+            assert f"free: {address} of handle k8s-pod-network.c-web: pod shop/web is gone" in out
             assert len(site.town.held) == 1
             site.town.world.audit()
         finally:

@@ -170,6 +170,33 @@ def test_a_removed_nodes_block_that_another_node_took(town: Town) -> None:
     assert [one.node for one in town.world.blocks()] == ["n2"]
 
 
+def test_an_empty_block_that_was_used_and_emptied_again(town: Town) -> None:
+    at(town, "stays", "10.65.0.4/32")
+    at(town, "goes", "10.65.0.8/32")
+    town.stop("goes")
+    town.sweep()
+
+    def use() -> None:
+        at(town, "brief", "10.65.0.9/32")
+        town.stop("brief")
+
+    pass_with(town, use)
+    assert town.reason("claim 10.65.0.8/30 n1") == CHANGED
+    assert len(town.world.blocks()) == 2
+
+
+def test_an_empty_block_whose_cooldown_is_made_longer(town: Town) -> None:
+    town.world.config(cooldown_seconds=60)
+    at(town, "stays", "10.65.0.4/32")
+    at(town, "goes", "10.65.0.8/32")
+    town.stop("goes")
+    town.world.later(61)
+    town.sweep()
+    pass_with(town, lambda: town.world.config(cooldown_seconds=600))
+    assert town.reason("claim 10.65.0.8/30 n1") == CHANGED
+    assert len(town.world.blocks()) == 2
+
+
 # -- which empty block -------------------------------------------------------------------------
 
 
