@@ -40,6 +40,7 @@ class Town:
     seconds: float = 5000.0
     memory: Memory = field(default_factory=dict)
     last: Swept | None = None
+    stopped: bool = False
 
     def __post_init__(self) -> None:
         self.reader = self.kube
@@ -124,6 +125,7 @@ class Town:
             monotonic=lambda: self.seconds,
             sleep=lambda _: None,
             retry=UNHURRIED,
+            stopped=lambda: self.stopped,
         )
         self.last = sweep(means, self.memory, grace=GRACE, **options)
         self.memory = self.last.memory

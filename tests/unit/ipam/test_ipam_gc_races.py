@@ -10,11 +10,12 @@ import pytest
 from ipam.block import claim_for, release
 from ipam.client import AddressRequest
 from ipam.gc import Outcome
+from libtortie.kube.objects import Meta, VirtualMachine
 from libtortie.model.ipam import AffinityState, BlockAffinity, Handle
 from libtortie.model.keys import AffinityKey, BlockKey, HandleKey
 from tests.fakes.faulty_store import Fault, FaultyStore
 from tests.fakes.gc_world import BOTH, NETWORK, Town
-from tests.fakes.ipam_world import plain_pod, pool
+from tests.fakes.ipam_world import plain_pod, pool, vm_pod
 
 KEEP, WAIT, FREE = Outcome.KEEP, Outcome.WAIT, Outcome.FREE
 WEB = f"{NETWORK}.c-web"
@@ -97,6 +98,36 @@ def test_what_was_freed_is_told_although_the_answer_was_lost(town: Town, fault: 
     town.sweep(FaultyStore(town.world.store, [fault]))
     assert (town.of(v4), town.of(v6)) == (FREE, FREE)
     assert town.held == set()
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE_BEFORE, Fault.UNAVAILABLE_AFTER])
+def test_so_is_what_was_released(town: Town, fault: Fault) -> None:
+    town.world.put(AffinityKey("n1", CIDR), BlockAffinity())
+    town.world.store.create(HandleKey("odd"), Handle(blocks={}))
+    town.sweep()
+    town.sweep(FaultyStore(town.world.store, [fault, Fault.NONE, fault]))
+    assert (town.outcome(f"claim {CIDR} n1"), town.outcome("handle odd")) == (FREE, FREE)
+    assert (town.world.affinities(), town.world.handles()) == ({}, {})
+
+
+def test_once_it_is_told_to_stop_it_begins_nothing_more(town: Town) -> None:
+    town.kube.put(VirtualMachine(metadata=Meta(namespace="shop", name="x", uid="x")))
+    town.start("web")
+    town.remove_pod("web")
+    town.world.put(AffinityKey("n1", CIDR), BlockAffinity())
+    town.world.store.create(HandleKey("odd"), Handle(blocks={}))
+    town.world.client().claim_vm("k8s-pod-network.vmi.shop.db", vm_pod("p1"), AddressRequest())
+    town.sweep()
+    store = FaultyStore(town.world.store)
+    town.stopped = True
+    town.sweep(store)
+    assert store.commits == []
+    assert town.last is not None
+    due = [one for one in town.last.verdicts if "told to stop" in one.reason]
+    assert [one.unknown for one in due] == [True] * 4
+    town.stopped = False
+    town.sweep(later=0)
+    assert (town.held, town.world.handles()) == (set(), {})
 
 
 def test_a_handles_record_that_is_written_again(town: Town) -> None:
