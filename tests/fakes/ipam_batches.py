@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ipam.batch import Alone, Batches, Operation, Raised, Verdict, _Ticket
+from ipam.batch import Alone, Batches, Operation, Verdict, _Ticket
 from ipam.client import IPAMClient
 from ipam.witness import Question
 
@@ -63,9 +63,8 @@ def together(client: IPAMClient, *calls: Call) -> list[object]:
 
 def finished(client: IPAMClient, call: Call, operation: Operation[Any], verdict: Verdict) -> object:
     """What a caller makes of its verdict."""
-    if isinstance(verdict, Raised) and isinstance(verdict.error, Question):
-        return outcome(lambda: call(client))
-    return outcome(lambda: client._finish(operation, verdict))
+    result = outcome(lambda: client._finish(operation, verdict))
+    return outcome(lambda: call(client)) if isinstance(result, Question) else result
 
 
 def outcome(call: Callable[[], object]) -> object:
