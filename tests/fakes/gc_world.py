@@ -99,6 +99,12 @@ class Town:
         """A pod's DEL."""
         self.world.client().release(f"{NETWORK}.c-{pod}")
 
+    def tunnel(self, node: str, kind: str = "ipipTunnelAddress") -> tuple[str, ...]:
+        """The addresses of a node's tunnel, of either family."""
+        owner = {"node": node, "type": kind}
+        got = self.world.client(node).assign(f"tunnel-addr-{node}", owner, BOTH)
+        return tuple(str(one.address) for one in got)
+
     def endpoint(self, pod: str, *addresses: object, node: str = "n1", container: str = "") -> None:
         """What an ADD wrote as the pod's WorkloadEndpoint."""
         spec = {"orchestrator": "k8s", "pod": pod, "node": node, "endpoint": "eth0"}
