@@ -1,17 +1,11 @@
-"""IPAM over a real etcd: stories of several nodes, processes and a leader killed, round trips."""
+"""IPAM over a real etcd: its leader killed, round trips; what holds of every store is elsewhere."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
-
-from hypothesis import HealthCheck, given, settings
 
 from ipam.client import AddressRequest, IPAMClient, Retry
 from libtortie.datastore.etcd import EtcdDatastore
@@ -19,127 +13,14 @@ from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.errors import Conflict, Unavailable
 from tests.fakes.etcd_client import DEADLINE, eventually, store_at
 from tests.fakes.etcd_server import EtcdMember
-from tests.fakes.faulty_store import Fault, FaultyStore
 from tests.fakes.ipam_world import World, plain_pod, pool
-from tests.property.test_ipam_clients import Act, configs, empty_out, no_two_holders, run, steps
 
-EXAMPLES = 500 if os.environ.get("TORTIE_SOAK") else 12
 BOTH = AddressRequest(ipv6=True)
 PATIENT = Retry(attempts=200, seconds=60.0)
-WORKER = """
-import sys
-from datetime import UTC, datetime
-from ipam.client import AddressRequest, IPAMClient
-from libtortie.datastore.etcd import EtcdDatastore
-from libtortie.datastore.etcd_config import EtcdConfig
-from tests.fakes.ipam_world import plain_pod, vm_pod
-
-url, name, node, count = sys.argv[1:]
-store = EtcdDatastore(EtcdConfig(url))
-client = IPAMClient(store, node, now=lambda: datetime.now(UTC))
-want = AddressRequest(ipv6=True)
-for number in range(int(count)):
-    handle = f"{name}-{number}"
-    client.assign(handle, plain_pod(handle, node=node), want)
-    client.claim_vm("vm", vm_pod(f"vm-{name}", node=node), want)
-    if number % 3 == 0:
-        client.release(handle)
-    print(number, flush=True)
-store.close()
-"""
-
-
-def worker(url: str, name: str, node: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WORKER, url, name, node, str(count)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def reap(*workers: subprocess.Popen[str]) -> None:
-    for process in workers:
-        process.kill()
-        process.communicate(timeout=30)
 
 
 def pools(world: World) -> World:
     return world.pools(pool("a", "10.0.0.0/24", blockSize=29), pool("b", "fd00::/64"))
-
-
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(configs, steps)
-def test_stories_of_three_nodes(
-    shared_etcd: EtcdMember,
-    config: dict[str, object],
-    story: list[tuple[Act, list[Fault], list[Act]]],
-) -> None:
-    shared_etcd.remove_all()
-    with closing(EtcdDatastore(EtcdConfig(shared_etcd.url))) as store:
-        world = World(store).pools(
-            pool("a", "10.0.0.0/29", blockSize=30), pool("b", "fd00::/125", blockSize=126)
-        )
-        world.config(**config)
-
-        def audit() -> None:
-            world.audit()
-            no_two_holders(world)
-
-        run(
-            world,
-            story,
-            lambda faults, interlope: FaultyStore(
-                store, faults, before_commit=lambda ops: interlope()
-            ),
-            audit,
-        )
-        empty_out(world)
-
-
-def test_processes_of_two_nodes_share_one_etcd(member: EtcdMember) -> None:
-    with closing(store_at(member.url)) as store:
-        world = pools(World(store))
-        workers = [worker(member.url, f"w{i}", f"n{i % 2}", 12) for i in range(3)]
-        try:
-            for process in workers:
-                process.communicate(timeout=120)
-            assert [process.returncode for process in workers] == [0, 0, 0]
-        finally:
-            reap(*workers)
-        held = world.allocated()
-        assert held.pop("vm") == 2
-        assert set(held.values()) == {2}
-        assert len(held) == 3 * 8
-        world.audit()
-
-
-def test_killed_processes_leave_a_sound_store(member: EtcdMember) -> None:
-    """kill -9 at whatever point it meets; then the same attachments are asked for again."""
-    with closing(store_at(member.url)) as store:
-        world = pools(World(store))
-        for turn in range(4):
-            process = worker(member.url, f"k{turn}", "n1", 10_000)
-            try:
-                assert process.stdout is not None
-                for _ in range(3 + turn):
-                    assert process.stdout.readline()
-                process.send_signal(signal.SIGKILL)
-                assert process.wait(timeout=30) == -signal.SIGKILL
-            finally:
-                reap(process)
-            world.audit()
-        client = IPAMClient(store, "n1", now=lambda: datetime.now(UTC))
-        for handle in world.handles():
-            before = client.by_handle(handle)
-            if handle != "vm":
-                assert client.assign(handle, plain_pod(handle), BOTH) == before
-            client.release(handle)
-        assert world.allocated() == {}
-        assert world.handles() == {}
 
 
 def test_the_leader_is_killed_while_four_nodes_allocate(trio: list[EtcdMember]) -> None:
