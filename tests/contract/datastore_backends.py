@@ -22,6 +22,7 @@ from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
 from tests.fakes.etcd_server import EtcdMember
+from tests.fakes.faulty_store import StepwiseStore
 from tests.fakes.kubernetes_store import kubernetes_api, put_raw, stores_of
 
 
@@ -40,6 +41,13 @@ class Harness:
 def memory(_: pytest.FixtureRequest) -> Iterator[Harness]:
     with closing(MemoryDatastore()) as store:
         yield Harness(store, store, store.put_raw, store.compact)
+
+
+@contextmanager
+def stepwise(_: pytest.FixtureRequest) -> Iterator[Harness]:
+    with closing(MemoryDatastore()) as inner:
+        store = StepwiseStore(inner)
+        yield Harness(store, store, inner.put_raw, inner.compact)
 
 
 @contextmanager
@@ -88,6 +96,7 @@ class Backend:
 
 BACKENDS = {
     "memory": Backend(memory),
+    "a fake without transactions": Backend(stepwise, atomic=False),
     "sqlite": Backend(sqlite),
     "etcd": Backend(etcd),
     "kubernetes v1": Backend(lambda _: kubernetes(Group.V1), atomic=False, keeps_uids=False),

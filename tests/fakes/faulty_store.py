@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from libtortie.datastore.operations import payload_of, require_distinct
 from libtortie.datastore.port import (
     Check,
     Create,
@@ -20,6 +21,7 @@ from libtortie.datastore.port import (
     Value,
     Watch,
 )
+from libtortie.datastore.stamps import Stamps
 from libtortie.errors import AlreadyExists, Conflict, NotFound, PartialCommit, Unavailable
 from libtortie.model.keys import Key, Scope
 
@@ -111,7 +113,7 @@ class FaultyStore:
 
 
 class StepwiseStore(FaultyStore):
-    """A store without transactions: a commit's operations happen one after another.
+    """A store without transactions: a commit's writes happen one after another, after its checks.
 
     `between` runs after each operation that wrote something, with the number done; it may let
     others in or raise `Killed`.
@@ -136,6 +138,10 @@ class _Steps(FaultyStore):
         self._between = between
 
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
+        require_distinct(ops)
+        for op in ops:
+            payload_of(op, Stamps())  # what cannot be stored is refused before anything is
+        self.inner.commit([op for op in ops if isinstance(op, Check | Unchanged)])
         records: list[Record | None] = []
         written = 0
         for number, op in enumerate(ops):
@@ -158,16 +164,6 @@ class _Steps(FaultyStore):
                 return self.inner.update(key, value, revision)
             case Delete(key, revision):
                 self.inner.delete(key, revision)
-            case Check(key, revision):
-                self._check(key, revision)
-            case Unchanged():
-                self.inner.commit([op])
+            case Check() | Unchanged():
+                pass  # held before anything was written
         return None
-
-    def _check(self, key: Key, revision: str | None) -> None:
-        try:
-            actual: str | None = self.inner.get(key).revision
-        except NotFound:
-            actual = None
-        if actual != revision:
-            raise Conflict(f"{key} is at {actual}, not {revision}")
