@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
+from libtortie.kube.objects import LAUNCHER_PREFIX
 from libtortie.model.ipam import Block, IPAddress, Owner
 from libtortie.model.keys import IPNetwork
+from libtortie.model.names import ANNOTATION_VMI_NAME
 from libtortie.model.resources import WorkloadEndpoint
 
 from .gc import Opinions
@@ -39,7 +41,7 @@ class Problem:
 class User:
     """Who has an address: a workload endpoint or a node's tunnel (then `pod` is "").
 
-    `gone`: it is known that the endpoint's pod is gone or has finished.
+    `vm` is the VM that its ADD proved; `gone`: its pod is known to be gone or to have finished.
     """
 
     name: str
@@ -47,6 +49,7 @@ class User:
     namespace: str = ""
     pod: str = ""
     gone: bool = False
+    vm: str = ""
 
 
 Users = Mapping[IPAddress, tuple[User, ...]]
@@ -188,12 +191,22 @@ def _disputes(held: Mapping[IPAddress, Allocated], users: Users) -> Iterator[Pro
 def _is(user: User, owner: Owner) -> bool:
     """Whether a user is who an address is allocated to."""
     if user.pod:
+        if owner.get("vmi-name") and not owner.get("pod"):
+            return _runs(user, owner)  # a stopped VM's
         if not owner.get("pod"):
-            return "type" not in owner  # a stopped VM's, or another orchestrator's
+            return "type" not in owner  # another orchestrator's
         return (user.namespace, user.pod) == (owner.get("namespace"), owner["pod"])
     if "type" in owner:
         return owner.get("node") == user.node
     return not owner.get("pod") and owner.get("node", user.node) == user.node
+
+
+def _runs(user: User, owner: Owner) -> bool:
+    """Whether a pod is the launcher of the VM that an owner names."""
+    launcher = not user.vm and user.pod.startswith(LAUNCHER_PREFIX)
+    return user.namespace == owner.get("namespace") and (
+        launcher or user.vm == owner.get("vmi-name")
+    )
 
 
 def _unsound(inventory: Inventory, now: datetime) -> Iterator[tuple[object, str]]:
@@ -218,7 +231,9 @@ def _workload(endpoint: WorkloadEndpoint, seen: Opinions) -> User:
     pod = None if isinstance(pods, Unknown) else pods.get((space, spec.pod))
     gone = bool(spec.pod) and not isinstance(pods, Unknown) and (pod is None or pod.finished)
     note = ", which is gone" if gone else ""
-    return User(f"Workload ({spec.node}/{workload}){note}", spec.node, space, spec.pod, gone)
+    name = f"Workload ({spec.node}/{workload}){note}"
+    vm = endpoint.metadata.annotations.get(ANNOTATION_VMI_NAME, "")
+    return User(name, spec.node, space, spec.pod, gone, vm)
 
 
 def _in_pool(address: IPAddress, inventory: Inventory) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
@@ -105,13 +105,24 @@ class Town:
         got = self.world.client(node).assign(f"tunnel-addr-{node}", owner, BOTH)
         return tuple(str(one.address) for one in got)
 
-    def endpoint(self, pod: str, *addresses: object, node: str = "n1", container: str = "") -> None:
+    def endpoint(
+        self,
+        pod: str,
+        *addresses: object,
+        node: str = "n1",
+        container: str = "",
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
         """What an ADD wrote as the pod's WorkloadEndpoint."""
         spec = {"orchestrator": "k8s", "pod": pod, "node": node, "endpoint": "eth0"}
         nets = [f"{one}/32" if ":" not in str(one) else f"{one}/128" for one in addresses]
         body = {
             "kind": "WorkloadEndpoint",
-            "metadata": {"name": f"{node}-k8s-{pod}-eth0", "namespace": "shop"},
+            "metadata": {
+                "name": f"{node}-k8s-{pod}-eth0",
+                "namespace": "shop",
+                "annotations": dict(notes or {}),
+            },
             "spec": {**spec, "containerID": container or f"c-{pod}", "ipNetworks": nets},
         }
         key = ResourceKey(Kind.WORKLOAD_ENDPOINT, f"{node}-k8s-{pod}-eth0", "shop")

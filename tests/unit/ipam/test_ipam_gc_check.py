@@ -17,6 +17,7 @@ from libtortie.errors import Unavailable
 from libtortie.kube.objects import Meta, VirtualMachine
 from libtortie.model.ipam import Attribute, Block, BlockAffinity, Handle
 from libtortie.model.keys import AffinityKey, BlockKey, HandleKey
+from libtortie.model.names import ANNOTATION_VMI_NAME
 from tests.fakes.gc_world import BOTH, Town
 from tests.fakes.ipam_world import START, vm_pod
 
@@ -152,6 +153,42 @@ def test_a_vms_pod_that_was_force_deleted_and_may_still_run_is_shown(town: Town)
     assert texts(town) == [
         f"{got.address} is allocated to pod shop/p2, and used by Workload (n1/shop/p1), "
         "which is gone"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pod", "annotations", "whose"),
+    [
+        ("virt-launcher-db-x1", {}, True),
+        ("l1", {ANNOTATION_VMI_NAME: "db"}, True),
+        ("virt-launcher-web-x1", {ANNOTATION_VMI_NAME: "web"}, False),
+        ("thief", {}, False),
+    ],
+)
+def test_a_stopped_vms_address_is_its_launchers_and_no_other_pods(
+    town: Town, pod: str, annotations: dict[str, str], whose: bool
+) -> None:
+    address = stopped_vm(town)
+    town.pod(pod, ips=[address])
+    town.endpoint(pod, address, notes=annotations)
+    said = f"{address} is allocated to db on n1, and used by Workload (n1/shop/{pod})"
+    assert texts(town) == ([] if whose else [said])
+
+
+def test_a_container_of_another_orchestrator_may_have_an_endpoint(town: Town) -> None:
+    (address,) = town.run("web")
+    town.rewrite(address, {"node": "n1", "container-id": "c-web"})
+    town.pod("web", ips=[address])
+    town.endpoint("web", address)
+    assert texts(town) == []
+
+
+def test_a_pod_that_uses_a_tunnels_address(town: Town) -> None:
+    address, _ = town.tunnel("n1")
+    town.pod("web", ips=[address])
+    town.endpoint("web", address)
+    assert texts(town) == [
+        f"{address} is allocated to ipipTunnelAddress on n1, and used by Workload (n1/shop/web)"
     ]
 
 
