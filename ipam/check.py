@@ -27,6 +27,7 @@ from .gc_claims import Flaw
 from .gc_cluster import addresses
 from .gc_inventory import Allocated, Inventory
 from .gc_verdicts import Opinion, Subject, Unknown
+from .ownership import Owners, is_pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,22 @@ def _disputes(held: Mapping[IPAddress, Allocated], users: Users) -> Iterator[Pro
             whose = " and ".join(_owner_name(owner) for owner in owners)
             text = f"{address} is allocated to {whose}, and used by {_names(others)}"
             yield Problem(text, address)
+        left = _left_behind(allocated.piece.owners, _living(theirs))
+        if left:
+            yield Problem(f"{address} is used by {left} at once, and no migration runs", address)
+
+
+def _left_behind(owners: Owners, users: Iterable[User]) -> str:
+    """Both pods, if a migration's source lives on beside its promoted target; or "".
+
+    A running migration is told by the target's `vmim-uid` as alternate; promotion makes the source
+    the alternate, without one, until its DEL.
+    """
+    active, source = owners.active, owners.alternate
+    if not (is_pod(active) and is_pod(source)) or source.get("vmim-uid"):
+        return ""
+    both = [user for user in users if user.pod and (_is(user, active) or _is(user, source))]
+    return _names(both) if len(both) > 1 else ""
 
 
 def _is(user: User, owner: Owner) -> bool:

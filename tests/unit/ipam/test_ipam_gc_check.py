@@ -141,6 +141,13 @@ def test_both_pods_of_a_migration_may_have_the_address(town: Town) -> None:
         town.pod(pod, node=node, ips=[got.address])
         town.endpoint(pod, got.address, node=node)
     assert texts(town) == []
+    town.world.client("n2").promote(HANDLE, vm_pod("p2", node="n2"))
+    assert texts(town) == [
+        f"{got.address} is used by Workload (n1/shop/p1), Workload (n2/shop/p2) at once, "
+        "and no migration runs"
+    ]
+    town.pod("p1", phase="Succeeded")
+    assert texts(town) == []
 
 
 def test_a_vms_pod_that_was_force_deleted_and_may_still_run_is_shown(town: Town) -> None:
