@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from libtortie.access import present
 from libtortie.client_config import ETCD, KUBERNETES, SQLITE, ClientConfig
+from libtortie.datastore.default_profile import WithDefaultProfile
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
@@ -33,7 +34,7 @@ class Connection:
                 )
             if wanted.type == KUBERNETES:
                 wanted = replace(wanted, kube=wanted.kube or self.config.kube())
-            self._store = open_datastore(wanted)
+            self._store = WithDefaultProfile(open_datastore(wanted))
         return self._store
 
     @property

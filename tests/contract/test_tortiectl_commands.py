@@ -110,16 +110,18 @@ def test_every_kind_in_every_form(ctl: Ctl, kind: Kind, form: str) -> None:
     namespace = "default" if kind.namespaced else ""
     ctl.put(kind, "one", namespace)
     text = ctl("get", kind.plural, "-o", form).stdout
+    names = ["one"] + ["projectcalico-default-allow"] * (kind is Kind.PROFILE)
     if form == "name":
-        assert text == f"{kind.lower()}.projectcalico.org/one\n"
+        assert text.splitlines() == [f"{kind.lower()}.projectcalico.org/{name}" for name in names]
     elif form in ("ps", "wide"):
-        heading, row = text.splitlines()
+        heading, row, *others = text.splitlines()
         assert heading.split()[0] in ("NAME", "WORKLOAD")
         assert row.split()[0] in ("one", "web")
+        assert [other.split()[0] for other in others] == names[1:]
     else:
         body = yaml.safe_load(text) if form == "yaml" else json.loads(text)
         assert body["kind"] == f"{kind}List"
-        assert [item["metadata"]["name"] for item in body["items"]] == ["one"]
+        assert [item["metadata"]["name"] for item in body["items"]] == names
         assert body["items"][0]["metadata"]["resourceVersion"] == "1"
     single = ctl("get", kind.value, "one", "-o", "json").stdout
     assert json.loads(single)["kind"] == kind
