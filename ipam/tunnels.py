@@ -31,7 +31,7 @@ from .attempts import Attempts
 from .client import IPAMClient
 from .pools import TUNNEL, Pool, described, selects
 from .request import AddressRequest, Allocation
-from .settings import read_node_labels, read_pools
+from .settings import read_node_labels, read_pools, require_ready
 from .transaction import Transaction
 
 
@@ -154,9 +154,11 @@ def ensure_tunnel_addresses(
     """Give this node the tunnel addresses it needs, and only those.
 
     One tunnel's trouble does not keep the others from theirs: it is told in `Ensured.error`.
-    Raises `NotFound` while the node has no Node resource, `Unavailable`.
+    Raises `NotFound` while the node has no Node resource, `Unavailable`; on a locked datastore
+    `NotReady`, with nothing changed.
     """
     tx = Transaction(store)
+    require_ready(tx)
     resource = tx.value(_key(node), Node)
     if resource is None:
         raise NotFound(f"Node {node} does not exist yet: its tunnel addresses have no place")

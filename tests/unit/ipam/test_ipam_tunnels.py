@@ -11,6 +11,7 @@ import pytest
 
 from ipam.attempts import Attempts
 from ipam.client import AddressRequest
+from ipam.settings import NotReady
 from ipam.tunnels import (
     IPIP,
     TUNNELS,
@@ -243,6 +244,18 @@ def test_a_node_that_is_not_registered_gets_nothing() -> None:
     with pytest.raises(NotFound, match="Node n1 does not exist yet"):
         ensure(world)
     assert world.allocated() == {}
+
+
+def test_a_locked_datastore_is_left_as_it_is() -> None:
+    """`calicoctl datastore migrate lock`: the node keeps its tunnel, whatever becomes of pools."""
+    world = with_node(World().pools(pool("a", "10.0.0.0/24", **ON)))
+    ensure(world)
+    had = stated(world)
+    world.pools(pool("a", "10.0.0.0/24", **ON, disabled=True), pool("b", "10.1.0.0/24", **ON))
+    world.resource(Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": False})
+    with pytest.raises(NotReady):
+        ensure(world)
+    assert held(world) == stated(world) == had
 
 
 CHANGES: dict[str, Callable[[World], object]] = {

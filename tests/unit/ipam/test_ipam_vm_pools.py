@@ -250,3 +250,18 @@ def test_a_full_pool_does_not_keep_a_vm_from_its_address() -> None:
     with pytest.raises(NoFreeAddresses):
         world.client("n1").assign("more", plain_pod("more"), V4)
     assert world.client("n3").claim_vm(HANDLE, AGAIN, V4)[0].address == had.address
+
+
+def test_strict_affinity_does_not_keep_a_vm_from_its_address() -> None:
+    """It is the VM's on every node; only new addresses are bound to the node's own blocks."""
+    world = running(V4).config(strict_affinity=True)
+    (had,) = world.client().by_handle(HANDLE)
+    assert addresses(world.client("n2").claim_vm_target(HANDLE, TARGET)) == {str(had.address)}
+    world.client("n2").promote(HANDLE, TARGET)
+    world.client("n1").disown_vm(HANDLE, SOURCE, vm_deleting=False)
+    (got,) = world.client("n3").claim_vm(HANDLE, AGAIN, V4)
+    assert got.address == had.address
+    (block,) = world.blocks()
+    assert block.node == "n1"
+    world.client("n3").assign("c", plain_pod("p"), V4)
+    assert {b.node for b in world.blocks()} == {"n1", "n3"}
