@@ -96,6 +96,24 @@ def test_half_of_a_refused_request_is_not_committed() -> None:
     world.audit()
 
 
+def test_a_claim_of_a_refused_request_is_made_by_the_next_that_needs_it() -> None:
+    """It had claimed an IPv4 block when there was no IPv6 address."""
+    world = World().pools(
+        pool("a", "10.0.0.0/24", blockSize=30), pool("b", "fd00::/126", blockSize=126)
+    )
+    store = FaultyStore(world.store)
+    client = world.client("n1", store)
+    for number in range(4):
+        client.assign(f"f{number}", plain_pod(f"f{number}"), BOTH)
+    store.commits.clear()
+    results = together(client, add("h1", BOTH), add("h2"), add("h3"))
+    assert isinstance(results[0], NoFreeAddresses)
+    assert len(set(addresses(results))) == 2
+    assert len(world.blocks()) == 3
+    assert len(store.commits) == 1
+    world.audit()
+
+
 def test_nothing_to_do_is_no_answer_of_a_batch() -> None:
     """What is remembered says that there is nothing to do, and no commit would say otherwise."""
     shared = Shared()
@@ -185,9 +203,9 @@ def test_a_caller_that_gives_up_after_a_lost_reply_takes_its_own_back_only() -> 
 
 
 def test_made_and_removed_in_one_batch_must_have_been_absent() -> None:
-    """Another process had stored the handle: its address must not be forgotten."""
+    """Another node had stored the handle, in a block of its own: its address is not forgotten."""
     shared = Shared()
-    (other,) = shared.world.client("n1").assign("h", plain_pod("h"), V4)
+    (other,) = shared.world.client("n2").assign("h", plain_pod("h", node="n2"), V4)
     results = shared.together(add("h"), delete("h"))
     assert results[1] == (other.address,)
     assert shared.world.client().by_handle("h") == results[0]
@@ -211,18 +229,22 @@ def test_a_block_is_claimed_once_for_all_that_need_it() -> None:
 
 
 def test_no_commit_has_more_operations_than_etcd_takes() -> None:
-    world = World().pools(pool("a", "10.0.0.0/24", blockSize=32))
+    """Each has blocks of its own here, in both families: what does not fit is served after."""
+    world = World().pools(
+        pool("a", "10.0.0.0/24", blockSize=32), pool("b", "fd00::/120", blockSize=128)
+    )
     world.config(max_blocks_per_host=256)
     store = FaultyStore(world.store)
     client = world.client("n1", store)
     names = [f"h{number}" for number in range(batch.MOST_OPERATIONS)]
-    for call in (*map(add, names), *map(delete, names)):
-        call(client)
-    results = together(client, *map(add, names))
-    assert len(set(addresses(results))) == len(names)
-    together(client, *map(delete, names))
-    assert max(len(ops) for ops in store.commits) <= batch.MOST_KEYS
+    for work in (add, delete, add, delete):
+        calls = [add(name, BOTH) if work is add else delete(name) for name in names]
+        results = together(client, *calls)
+        assert all(len(one) == 2 for one in results)  # type: ignore[arg-type]
+    sizes = [len(ops) for ops in store.commits]
+    assert 2 * max(sizes) > batch.MOST_KEYS >= max(sizes)
     assert world.allocated() == {}
+    world.audit()
 
 
 def test_owners_of_a_vm_change_together_with_other_work() -> None:

@@ -254,6 +254,20 @@ def test_a_pool_that_was_added_can_be_asked_for() -> None:
     assert warm.store.calls == ["commit"]
 
 
+def test_an_older_pool_that_was_enabled_takes_the_range_over() -> None:
+    world = World().pools(
+        pool("0", "10.0.0.0/28", blockSize=29, disabled=True),
+        pool("a", "10.0.0.0/28", blockSize=30),
+    )
+    client = world.client()
+    (before,) = client.assign("before", plain_pod("b"), V4)
+    world.pools(pool("0", "10.0.0.0/28", blockSize=29))
+    (after,) = client.assign("after", plain_pod("a"), V4)
+    assert (before.block.prefixlen, after.block.prefixlen) == (30, 29)
+    assert not before.block.overlaps(after.block)
+    world.audit()
+
+
 def test_an_affinity_that_is_gone_is_not_gone_by() -> None:
     warm = Warm()
     warm.world.store.delete(AffinityKey("n1", warm.first.block))
