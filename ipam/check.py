@@ -181,6 +181,9 @@ def _disputes(held: Mapping[IPAddress, Allocated], users: Users) -> Iterator[Pro
         allocated = held.get(address)
         if allocated is None:
             continue
+        if allocated.nobodys:
+            text = f"{address} is allocated to nobody, and used by {_names(theirs)}"
+            yield Problem(text, address)
         owners = [one for one in (owner_of(allocated), allocated.piece.owners.alternate) if one]
         others = [user for user in theirs if owners and not any(_is(user, o) for o in owners)]
         if others:

@@ -2,9 +2,9 @@
 
 What is judged: addresses of pods that are gone, of tunnels whose node is, of VMs that are deleted;
 handles' records; claims of removed nodes, false and half-finished ones, empty blocks. The rules are
-pure (`gc_addresses`, `gc_vms`, `gc_handles`, `gc_claims`), `gc_verdicts` asks for a second
-observation, `gc_effects` changes by compare-and-swap. Just before an address is freed or a node's
-block given up, the API is asked once more, by name.
+pure (`gc_addresses`, `gc_nobodys`, `gc_vms`, `gc_handles`, `gc_claims`), `gc_verdicts` asks for a
+second observation, `gc_effects` changes by compare-and-swap. Just before an address is freed or a
+node's block given up, the API is asked once more, by name.
 
 `sweep` judges the whole cluster; `collect` those VM handles that the caller names. The engine
 knows no agent and no command: whoever runs it keeps the memory between passes. `ipam check` uses
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
-from . import gc_addresses, gc_claims, gc_handles, gc_vms
+from . import gc_claims, gc_handles, gc_nobodys, gc_vms
 from .gc_apply import apply, free_vm
 from .gc_claims import Claim
 from .gc_cluster import Cluster, observe_cluster
@@ -105,15 +105,12 @@ def opinions(means: Means, *, trust_empty: bool = False) -> Opinions:
     machines = vm_handles(tuple(inventory.blocks.values()))
     seen = gc_vms.observe(means.kube, machines, means.monotonic)
     theirs = {address for one in machines for address in one.addresses}
+    others = (one for one in inventory.allocated() if one.piece.address not in theirs)
     return Opinions(
         inventory=inventory,
         cluster=cluster,
         span=Span(cluster.span.began, seen.span.ended),
-        addresses=tuple(
-            gc_addresses.opine(one, cluster)
-            for one in inventory.allocated()
-            if one.piece.address not in theirs
-        ),
+        addresses=tuple(gc_nobodys.opine_all(others, inventory, cluster)),
         vms=tuple(gc_vms.opine(one, seen) for one in machines),
         handles=tuple(
             gc_handles.opine(one, inventory) for one in gc_handles.handle_states(inventory)
@@ -135,7 +132,9 @@ def sweep(
     Raises what the datastore raises while it is read; an effect that fails is a KEEP.
     """
     seen = opinions(means, trust_empty=trust_empty)
-    verdicts, suspects = ripen(seen.all(), seen.span, memory, lambda _: grace)
+    verdicts, suspects = ripen(
+        seen.all(), seen.span, memory, lambda one: gc_nobodys.grace_of(one, seen.inventory, grace)
+    )
     if dry_run:
         return Swept(seen, verdicts, suspects)
     done = apply(means, seen.inventory, verdicts)

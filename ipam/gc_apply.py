@@ -13,8 +13,9 @@ from typing import TypeVar
 from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.objects import KubeNode, Pod
 from libtortie.kube.port import KubeReader
+from libtortie.model.keys import IPNetwork
 
-from . import gc_effects, gc_vms
+from . import gc_effects, gc_nobodys, gc_vms
 from .gc_addresses import Life, owner_of, pod_life, pod_of
 from .gc_claims import Claim, Flaw
 from .gc_cluster import NO_API, Names, PodFacts, PodName, kube_name, names_in, pod_facts
@@ -38,15 +39,20 @@ def apply(means: Means, inventory: Inventory, verdicts: Sequence[Due]) -> tuple[
     """
     due = [one for one in verdicts if one.outcome is Outcome.FREE]
     holders: dict[str, list[tuple[Due, Allocated]]] = {}
+    loose: dict[IPNetwork, list[tuple[Due, Allocated]]] = {}
     done: list[Due] = []
     for one in due:
         if isinstance(one.subject, VMHandle):
             done.append(free_vm(means, one, one.subject))
+        elif isinstance(one.subject, Allocated) and one.subject.nobodys:
+            loose.setdefault(one.subject.piece.cidr, []).append((one, one.subject))
         elif isinstance(one.subject, Allocated):
             holders.setdefault(one.subject.handle_id, []).append((one, one.subject))
     names = names_in(inventory)
     for handle_id, judged in holders.items():
         done += _free(means, inventory, names, handle_id, judged)
+    for cidr, nobodys in loose.items():
+        done += _free_nobodys(means, cidr, nobodys, inventory.cooldown or 0)
     states = [(one, one.subject) for one in due if isinstance(one.subject, HandleState)]
     for start in range(0, len(states), BATCH):
         done += _mend(means, states[start : start + BATCH])
@@ -92,6 +98,17 @@ def _free(
     except TortieError as error:
         return done + [_failed(verdict, error) for verdict, _ in certain]
     return done + [v if found.piece.address in freed else kept(v, CHANGED) for v, found in certain]
+
+
+def _free_nobodys(
+    means: Means, cidr: IPNetwork, judged: list[tuple[Due, Allocated]], rested: int
+) -> list[Due]:
+    """Free a block's addresses of nobody. There is no name by which the API could be asked."""
+    try:
+        freed = gc_nobodys.release(means, cidr, [found.piece for _, found in judged], rested)
+    except TortieError as error:
+        return [_failed(verdict, error) for verdict, _ in judged]
+    return [v if found.piece.address in freed else kept(v, CHANGED) for v, found in judged]
 
 
 def _pod_now(means: Means, inventory: Inventory, names: Names, found: Allocated) -> Life:

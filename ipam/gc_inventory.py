@@ -57,6 +57,8 @@ class Allocated:
 
     handle_id: str
     piece: Piece
+    nobodys: bool = False
+    """Allocated under nothing by which anybody could be found (`is_nobodys`)."""
 
     @property
     def key(self) -> str:
@@ -99,13 +101,20 @@ class Inventory:
         for block in self.blocks.values():
             for ordinal, attribute in held_in(block):
                 owners = Owners(attribute.active, attribute.alternate)
-                yield Allocated(attribute.handle_id or "", piece_of(block, ordinal, owners))
+                piece = piece_of(block, ordinal, owners)
+                yield Allocated(attribute.handle_id or "", piece, is_nobodys(attribute))
 
     def rested(self, block: Block) -> Block:
         """A block with what has cooled down free, where the cooldown is known."""
         if self.cooldown is None:
             return block
         return expire_cooldown(block, now=self.now, cooldown=self.cooldown)
+
+
+def is_nobodys(attribute: Attribute) -> bool:
+    """Whether an attribute of an allocated ordinal says nothing at all."""
+    said = attribute.handle_id or attribute.active or attribute.alternate
+    return not (said or attribute.released_at or attribute.extra)
 
 
 def held_in(block: Block) -> Iterator[tuple[int, Attribute]]:
