@@ -20,6 +20,9 @@ from libtortie.datastore.open import DatastoreConfig
 from libtortie.errors import InvalidInput, first_line
 from libtortie.kube.config import load_kubeconfig
 
+_FOUND_OUT = "none, which is found out"
+"""An API group that is not named: where both are served it may be another than the one that is."""
+
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -72,9 +75,9 @@ def _require_datastore(conf: NetConf, agent: DatastoreConfig) -> None:
             )
         key = "datastore_type" if conf.datastore_type else _key_of(named)
         raise _differ(key, named, agent.type)
-    theirs = agent.calico_api_group
-    if conf.calico_api_group and theirs and conf.calico_api_group != theirs:
-        raise _differ("calico_api_group", conf.calico_api_group, theirs)
+    if named == "kubernetes" and conf.calico_api_group != agent.calico_api_group:
+        ours, theirs = conf.calico_api_group or _FOUND_OUT, agent.calico_api_group or _FOUND_OUT
+        raise _differ("calico_api_group", ours, theirs)
     if agent.type == "sqlite" and "sqlite_path" in conf.model_fields_set:
         path = str(agent.sqlite_path)
         if os.path.realpath(conf.sqlite_path) != os.path.realpath(path):

@@ -66,6 +66,7 @@ V1 = "crd.projectcalico.org/v1"
 SQLITE = DatastoreConfig(type="sqlite", sqlite_path=Path("/var/lib/tortie/tortie.db"))
 API = direct("https://api")
 CRDS = DatastoreConfig(type="kubernetes", kube=API, calico_api_group="projectcalico.org/v3")
+FOUND = replace(CRDS, calico_api_group="")
 ETCD = DatastoreConfig(type="etcdv3", etcd_endpoints="https://a:2379,https://b:2379")
 
 
@@ -77,9 +78,8 @@ ETCD = DatastoreConfig(type="etcdv3", etcd_endpoints="https://a:2379,https://b:2
         (SQLITE, {"sqlite_path": "/var/lib/../lib/tortie/tortie.db"}),
         (SQLITE, {"datastore_type": "sqlite", **api("https://API:443/")}),
         (CRDS, {}),
-        (CRDS, api("https://api")),
+        (FOUND, api("https://api")),
         (CRDS, {"calico_api_group": "projectcalico.org/V3", **api("https://api")}),
-        (replace(CRDS, calico_api_group=""), {"calico_api_group": V1, **api("https://api")}),
         (ETCD, {}),
         (ETCD, {"etcd_endpoints": "https://b:2379/, https://c:2379"}),
         (ETCD, {"datastore_type": "etcdv3"}),
@@ -107,8 +107,10 @@ def test_what_agrees_with_the_agents_is_served(
             {"etcd_endpoints": "https://c:2379"},
             "etcd_endpoints: 'https://c:2379' is not .*a:",
         ),
-        (CRDS, api("https://b"), "kubernetes: 'https://b' .*api'"),
-        (CRDS, api("http://api"), "kubernetes: 'http://api'"),
+        (FOUND, api("https://b"), "kubernetes: 'https://b' .*api'"),
+        (FOUND, api("http://api"), "kubernetes: 'http://api'"),
+        (CRDS, api("https://api"), "calico_api_group: 'none, which is found out' is not"),
+        (FOUND, {"calico_api_group": V1, **api("https://api")}, f"calico_api_group: '{V1}' is not"),
         (SQLITE, api("https://api"), "kubernetes: without datastore_type .*'sqlite'"),
         (ETCD, api("https://api"), "kubernetes: without datastore_type .*'etcdv3'"),
         (CRDS, {"datastore_type": "sqlite"}, "datastore_type: 'sqlite' is not .*'kubernetes'"),
