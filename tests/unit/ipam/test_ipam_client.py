@@ -11,47 +11,27 @@ import pytest
 
 from ipam.block import new_block
 from ipam.client import AddressRequest, IPAMClient, Retry
-from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Create, Delete, Op, Update
 from libtortie.errors import (
     Conflict,
     InvalidInput,
-    Malformed,
     NoFreeAddresses,
-    OwnerMismatch,
     Unavailable,
 )
-from libtortie.model.ipam import AffinityState, BlockAffinity, IPAMConfig, Owner, Persistence
+from libtortie.model.ipam import AffinityState, BlockAffinity
 from libtortie.model.keys import (
     AffinityKey,
     BlockKey,
-    IPAMConfigKey,
-    Key,
     Kind,
-    ResourceKey,
-    path_of,
 )
 from libtortie.model.resources import Node, ObjectMeta
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.ipam_world import START, World, plain_pod, pool
+from tests.fakes.small_world import small, take
 
 V4 = AddressRequest()
 V6 = AddressRequest(ipv4=False, ipv6=True)
 BOTH = AddressRequest(ipv6=True)
-
-
-def small(**config: object) -> World:
-    """One /29 of two blocks of four."""
-    world = World().pools(pool("a", "10.0.0.0/29", blockSize=30))
-    return world.config(**config) if config else world
-
-
-def take(world: World, node: str, count: int, want: AddressRequest = V4) -> list[str]:
-    client = world.client(node)
-    return [
-        str(client.assign(f"{node}-{i}", plain_pod(f"{node}-{i}", node=node), want)[0].address)
-        for i in range(count)
-    ]
 
 
 def test_first_address_claims_a_block_and_confirms_it() -> None:
@@ -270,150 +250,6 @@ def test_pool_disabled_between_decision_and_commit_is_not_used() -> None:
     assert str(got.address).startswith("10.1.")
 
 
-def test_reserved_addresses_are_for_explicit_requests_only() -> None:
-    world = small()
-    world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": ["10.0.0.0/30", "10.0.0.4/31"]})
-    assert sorted(take(world, "n1", 2)) == ["10.0.0.6", "10.0.0.7"]
-    with pytest.raises(NoFreeAddresses):
-        take(world, "n2", 1)
-    want = AddressRequest(addresses=(ip_address("10.0.0.1"),))
-    (got,) = world.client().assign("x", plain_pod("x"), want)
-    assert str(got.address) == "10.0.0.1"
-
-
-def spoil(world: World, key: Key) -> None:
-    """Make a stored record one that cannot be read."""
-    assert isinstance(world.store, MemoryDatastore)
-    world.store.put_raw(path_of(key), b"{")
-
-
-def test_what_an_unreadable_reservation_keeps_is_not_given_away() -> None:
-    world = small()
-    (had,) = world.client().assign("had", plain_pod("had"), V4)
-    spoil(world, ResourceKey(Kind.IP_RESERVATION, "r"))
-    with pytest.raises(Malformed, match="ipreservations/r"):
-        world.client().assign("y", plain_pod("y"), V4)
-    assert world.allocated() == {"had": 1}
-    assert world.client().assign("had", plain_pod("had"), V4) == (had,), "nothing to allocate"
-
-
-def test_an_unreadable_pool_gives_nothing_and_others_do() -> None:
-    world = small()
-    spoil(world, ResourceKey(Kind.IP_POOL, "0"))
-    assert len(take(world, "n1", 2)) == 2
-    world.audit()
-
-
-def test_an_unreadable_block_is_left_alone_and_named() -> None:
-    world = small().pools(pool("b", "10.1.0.0/30", blockSize=30))
-    bad = BlockKey(ip_network("10.1.0.0/30"))
-    spoil(world, bad)
-    assert len(take(world, "n1", 8)) == 8
-    with pytest.raises(NoFreeAddresses, match=r"not readable: \S*10\.1\.0\.0-30"):
-        take(world, "n2", 8)
-    world.config(max_blocks_per_host=2)
-    with pytest.raises(NoFreeAddresses, match=r"not readable: \S*10\.1\.0\.0-30"):
-        take(world, "n1", 9)
-    with pytest.raises(Malformed):
-        world.store.get(bad)
-
-
-def test_an_unreadable_block_may_hold_an_address_of_no_pool() -> None:
-    world = small()
-    client = world.client()
-    (got,) = client.assign("h", plain_pod("p"), V4)
-    spoil(world, BlockKey(ip_network("10.1.0.0/30")))
-    spoil(world, ResourceKey(Kind.IP_POOL, "0"))
-    assert client.owner_of(got.address) == got
-    with pytest.raises(Malformed, match=r"10\.1\.0\.0-30"):
-        client.owner_of(ip_address("10.1.0.1"))
-
-
-def test_seats_are_not_told_while_a_block_cannot_be_read() -> None:
-    world = small()
-    spoil(world, BlockKey(ip_network("10.1.0.0/30")))
-    with pytest.raises(Malformed, match=r"10\.1\.0\.0-30"):
-        world.client().seats_of("c1")
-
-
-def test_explicit_address() -> None:
-    world = small()
-    want = AddressRequest(addresses=(ip_address("10.0.0.6"),))
-    client = world.client()
-    (got,) = client.assign("h", plain_pod("p"), want)
-    assert (str(got.address), world.block(got.block).node) == ("10.0.0.6", "n1")
-    assert client.assign("h", plain_pod("p"), want) == (got,)
-    with pytest.raises(OwnerMismatch, match=r"10\.0\.0\.6 .* handle h \(pod shop/p on node n1\)"):
-        client.assign("other", plain_pod("q"), want)
-    with pytest.raises(InvalidInput, match=r"holds 10\.0\.0\.6"):
-        client.assign("h", plain_pod("p"), AddressRequest(addresses=(ip_address("10.0.0.7"),)))
-    for outside in ("10.9.0.1", "fd00::1"):
-        with pytest.raises(InvalidInput, match="not in an enabled pool"):
-            client.assign("z", plain_pod("z"), AddressRequest(addresses=(ip_address(outside),)))
-    with pytest.raises(InvalidInput, match="one explicit address per family"):
-        two = (ip_address("10.0.0.1"), ip_address("10.0.0.2"))
-        client.assign("z", plain_pod("z"), AddressRequest(addresses=two))
-    world.audit()
-
-
-def test_explicit_address_in_another_nodes_block() -> None:
-    for strict in (False, True):
-        world = small(strict_affinity=strict)
-        taken = take(world, "n2", 1)
-        block = ip_network(f"{taken[0]}/30", strict=False)
-        free = next(str(a) for a in block if str(a) != taken[0])
-        want = AddressRequest(addresses=(ip_address(free),))
-        if strict:
-            with pytest.raises(OwnerMismatch, match="host:n2 and affinity is strict"):
-                world.client("n1").assign("h", plain_pod("p"), want)
-        else:
-            assert str(world.client("n1").assign("h", plain_pod("p"), want)[0].address) == free
-        assert world.block(block).node == "n2"
-        assert world.affinities("n1") == {}
-
-
-def test_fixed_address_of_a_dead_sandbox_moves_only_on_proof() -> None:
-    world = small()
-    client = world.client()
-    want = AddressRequest(addresses=(ip_address("10.0.0.6"),))
-    old = plain_pod("web-0", container="old", uid="u1")
-    new = plain_pod("web-0", container="new", uid="u2")
-    client.assign("net.old", old, want)
-    with pytest.raises(OwnerMismatch, match=r"net\.old"):
-        client.assign("net.new", new, want)
-    asked: list[Owner] = []
-
-    def gone(owner: Owner) -> bool:
-        asked.append(owner)
-        return True
-
-    with pytest.raises(OwnerMismatch):
-        client.assign("net.x", plain_pod("else"), want, previous_owner_gone=gone)
-    assert asked == []
-    (got,) = client.assign("net.new", new, want, previous_owner_gone=gone)
-    assert asked == [old]
-    assert (str(got.address), got.active) == ("10.0.0.6", new)
-    assert client.by_handle("net.old") == ()
-    assert set(world.handles()) == {"net.new"}
-    world.audit()
-
-
-def test_cooldown_delays_reuse() -> None:
-    world = World().pools(pool("a", "10.0.0.0/30", blockSize=30)).config(cooldown_seconds=30)
-    client = world.client()
-    owners = [client.assign(f"h{i}", plain_pod(f"p{i}"), V4)[0] for i in range(4)]
-    client.release("h1")
-    with pytest.raises(NoFreeAddresses):
-        client.assign("x", plain_pod("x"), V4)
-    want = AddressRequest(addresses=(owners[1].address,))
-    with pytest.raises(NoFreeAddresses, match="cooling down"):
-        client.assign("x", plain_pod("x"), want)
-    assert client.owner_of(owners[1].address) is None
-    world.later(31)
-    assert client.assign("x", plain_pod("x"), V4)[0].address == owners[1].address
-    world.audit()
-
-
 def test_locked_datastore_is_refused_at_once() -> None:
     world = small()
     client = world.client()
@@ -436,40 +272,6 @@ def test_locked_datastore_is_refused_at_once() -> None:
     assert locked.by_handle("h") == client.by_handle("h") != ()
     world.resource(Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": True})
     assert client.release("h")
-
-
-def test_configuration_has_two_places_and_one_meaning() -> None:
-    world = World()
-    client = world.client()
-    assert client.config() == IPAMConfig()
-    world.resource(Kind.IPAM_CONFIGURATION, "default", {"strictAffinity": True})
-    assert client.config() == IPAMConfig(strict_affinity=True)
-    world.resource(
-        Kind.IPAM_CONFIGURATION,
-        "default",
-        {"maxBlocksPerHost": 3, "kubeVirtVMAddressPersistence": "Disabled"},
-    )
-    assert client.config().max_blocks_per_host == 3
-    world.config(max_blocks_per_host=7)
-    assert client.config() == IPAMConfig(
-        max_blocks_per_host=7, kubevirt_persistence=Persistence.DISABLED
-    )
-    world.resource(Kind.IPAM_CONFIGURATION, "default", {})
-    assert client.config().kubevirt_persistence is Persistence.ENABLED
-    world.config(kubevirt_persistence=Persistence.DISABLED)
-    assert client.config().kubevirt_persistence is Persistence.DISABLED
-
-
-@pytest.mark.parametrize("key", [IPAMConfigKey(), ResourceKey(Kind.IPAM_CONFIGURATION, "default")])
-def test_unreadable_configuration_is_an_error(key: IPAMConfigKey | ResourceKey) -> None:
-    store = MemoryDatastore()
-    world = World(store).pools(pool("a", "10.0.0.0/24"))
-    store.put_raw(path_of(key), b"{broken")
-    with pytest.raises(Malformed):
-        world.client().config()
-    with pytest.raises(Malformed):
-        world.client().assign("h", plain_pod("p"), V4)
-    assert world.blocks() == []
 
 
 def test_false_affinity_is_never_trusted_and_goes_away() -> None:
@@ -546,16 +348,6 @@ def test_empty_block_of_no_node_is_deleted_with_its_last_address() -> None:
     world.put(record.key, replace(world.block(got.block), affinity=None))
     client.release("h")
     assert world.blocks() == []
-
-
-def test_owner_of_finds_blocks_outside_every_pool() -> None:
-    world = small()
-    client = world.client()
-    (got,) = client.assign("h", plain_pod("p"), V4)
-    world.store.delete(ResourceKey(Kind.IP_POOL, "a"))
-    assert client.owner_of(got.address) == got
-    assert client.owner_of(got.address + 1) is None
-    assert client.owner_of(ip_address("192.0.2.1")) is None
 
 
 def test_attachment_must_want_some_family() -> None:

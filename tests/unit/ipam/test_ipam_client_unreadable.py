@@ -1,0 +1,118 @@
+"""What allocation does where a stored record cannot be read, or says two things."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from ipam.client import AddressRequest
+from libtortie.datastore.memory import MemoryDatastore
+from libtortie.errors import (
+    Malformed,
+    NoFreeAddresses,
+)
+from libtortie.model.ipam import IPAMConfig, Persistence
+from libtortie.model.keys import (
+    BlockKey,
+    IPAMConfigKey,
+    Key,
+    Kind,
+    ResourceKey,
+    path_of,
+)
+from tests.fakes.ipam_world import World, plain_pod, pool
+from tests.fakes.small_world import small, take
+
+V4 = AddressRequest()
+V6 = AddressRequest(ipv4=False, ipv6=True)
+BOTH = AddressRequest(ipv6=True)
+
+
+def spoil(world: World, key: Key) -> None:
+    """Make a stored record one that cannot be read."""
+    assert isinstance(world.store, MemoryDatastore)
+    world.store.put_raw(path_of(key), b"{")
+
+
+def test_what_an_unreadable_reservation_keeps_is_not_given_away() -> None:
+    world = small()
+    (had,) = world.client().assign("had", plain_pod("had"), V4)
+    spoil(world, ResourceKey(Kind.IP_RESERVATION, "r"))
+    with pytest.raises(Malformed, match="ipreservations/r"):
+        world.client().assign("y", plain_pod("y"), V4)
+    assert world.allocated() == {"had": 1}
+    assert world.client().assign("had", plain_pod("had"), V4) == (had,), "nothing to allocate"
+
+
+def test_an_unreadable_pool_gives_nothing_and_others_do() -> None:
+    world = small()
+    spoil(world, ResourceKey(Kind.IP_POOL, "0"))
+    assert len(take(world, "n1", 2)) == 2
+    world.audit()
+
+
+def test_an_unreadable_block_is_left_alone_and_named() -> None:
+    world = small().pools(pool("b", "10.1.0.0/30", blockSize=30))
+    bad = BlockKey(ip_network("10.1.0.0/30"))
+    spoil(world, bad)
+    assert len(take(world, "n1", 8)) == 8
+    with pytest.raises(NoFreeAddresses, match=r"not readable: \S*10\.1\.0\.0-30"):
+        take(world, "n2", 8)
+    world.config(max_blocks_per_host=2)
+    with pytest.raises(NoFreeAddresses, match=r"not readable: \S*10\.1\.0\.0-30"):
+        take(world, "n1", 9)
+    with pytest.raises(Malformed):
+        world.store.get(bad)
+
+
+def test_an_unreadable_block_may_hold_an_address_of_no_pool() -> None:
+    world = small()
+    client = world.client()
+    (got,) = client.assign("h", plain_pod("p"), V4)
+    spoil(world, BlockKey(ip_network("10.1.0.0/30")))
+    spoil(world, ResourceKey(Kind.IP_POOL, "0"))
+    assert client.owner_of(got.address) == got
+    with pytest.raises(Malformed, match=r"10\.1\.0\.0-30"):
+        client.owner_of(ip_address("10.1.0.1"))
+
+
+def test_seats_are_not_told_while_a_block_cannot_be_read() -> None:
+    world = small()
+    spoil(world, BlockKey(ip_network("10.1.0.0/30")))
+    with pytest.raises(Malformed, match=r"10\.1\.0\.0-30"):
+        world.client().seats_of("c1")
+
+
+def test_configuration_has_two_places_and_one_meaning() -> None:
+    world = World()
+    client = world.client()
+    assert client.config() == IPAMConfig()
+    world.resource(Kind.IPAM_CONFIGURATION, "default", {"strictAffinity": True})
+    assert client.config() == IPAMConfig(strict_affinity=True)
+    world.resource(
+        Kind.IPAM_CONFIGURATION,
+        "default",
+        {"maxBlocksPerHost": 3, "kubeVirtVMAddressPersistence": "Disabled"},
+    )
+    assert client.config().max_blocks_per_host == 3
+    world.config(max_blocks_per_host=7)
+    assert client.config() == IPAMConfig(
+        max_blocks_per_host=7, kubevirt_persistence=Persistence.DISABLED
+    )
+    world.resource(Kind.IPAM_CONFIGURATION, "default", {})
+    assert client.config().kubevirt_persistence is Persistence.ENABLED
+    world.config(kubevirt_persistence=Persistence.DISABLED)
+    assert client.config().kubevirt_persistence is Persistence.DISABLED
+
+
+@pytest.mark.parametrize("key", [IPAMConfigKey(), ResourceKey(Kind.IPAM_CONFIGURATION, "default")])
+def test_unreadable_configuration_is_an_error(key: IPAMConfigKey | ResourceKey) -> None:
+    store = MemoryDatastore()
+    world = World(store).pools(pool("a", "10.0.0.0/24"))
+    store.put_raw(path_of(key), b"{broken")
+    with pytest.raises(Malformed):
+        world.client().config()
+    with pytest.raises(Malformed):
+        world.client().assign("h", plain_pod("p"), V4)
+    assert world.blocks() == []
