@@ -7,6 +7,7 @@ SIGINT), 1 an error, 2 a wrong command line.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -46,7 +47,10 @@ def run(args: Sequence[str] | None = None) -> int:
     except TortieError as error:
         _complain(str(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        _complain(f"output: {error.strerror or error}")
     return 1
 
 
@@ -123,7 +127,8 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
         trust_empty=options.trust_empty_lists,
         json=options.output == "json",
     )
-    return Collector(means, settings, stop, _say, _complain)
+    say = _say if settings.once else _say_if_possible
+    return Collector(means, settings, stop, say, _complain)
 
 
 def _text(value: str) -> str:
@@ -140,13 +145,31 @@ def _duration(value: str) -> float:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    """A line of the result; what the output's encoding does not have is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     sys.stdout.flush()
 
 
+def _say_if_possible(line: str) -> None:
+    """The same for a daemon: a full disk must not stop it, a reader that went away may."""
+    try:
+        _say(line)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return
+
+
 def _complain(line: str) -> None:
-    sys.stderr.write(f"Error: {line}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"Error: {line}\n")
+        sys.stderr.flush()
+
+
+def _drop_output() -> None:
+    """Leave nothing for the interpreter to write, and complain about, as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

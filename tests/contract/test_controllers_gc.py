@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -40,7 +41,7 @@ class Site:
     spec: dict[str, Any]
     running: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, out: int = subprocess.PIPE, **env: str) -> subprocess.Popen[str]:
         body = {
             "apiVersion": "projectcalico.org/v3",
             "kind": "CalicoAPIConfig",
@@ -48,8 +49,13 @@ class Site:
         }
         self.file.write_text(yaml.safe_dump(body))
         command = [sys.executable, "-m", "controllers.cli", "gc", "-c", str(self.file), *args]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **env},
+        )
         self.running.append(process)
         return process
 
@@ -224,6 +230,29 @@ def test_a_reader_that_goes_away_ends_it_quietly(site: Site) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stdout = None
+
+
+def test_a_full_disk_stops_no_daemon_and_fails_once(site: Site) -> None:
+    with Path("/dev/full").open("w") as full:
+        once = site.start(*ONCE, out=full.fileno())
+        assert once.communicate(timeout=DEADLINE)[1] == "Error: output: No space left on device\n"
+        assert once.returncode == 1
+        assert leaked(site)
+        process = site.start("--grace", "50ms", "--period", "50ms", out=full.fileno())
+        until("the leak is freed", lambda: not leaked(site), seconds=DEADLINE)
+        process.terminate()
+        assert process.wait(DEADLINE) == 0
+
+
+def test_an_output_of_few_letters(site: Site) -> None:
+    """What an API says may have any letter; not every output does."""
+    town = site.town
+    town.start("odd")
+    town.pod("odd", node="n1", uid="ünbekannt")
+    process = site.start("--once", "--dry-run", PYTHONIOENCODING="ascii")
+    out, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, err) == (0, "")
+    assert "another now, with UID \\xfcnbekannt" in out
 
 
 def test_an_empty_cluster_is_only_believed_when_told(site: Site) -> None:
