@@ -96,9 +96,12 @@ def perform(client: IPAMClient, act: Act) -> tuple[Allocation, ...]:
 
 def cluster(config: dict[str, object]) -> World:
     """Two blocks of four addresses for three nodes, in both families."""
-    world = World().pools(
-        pool("a", "10.0.0.0/29", blockSize=30), pool("b", "fd00::/125", blockSize=126)
-    )
+    return cluster_of(World(), config)
+
+
+def cluster_of(world: World, config: dict[str, object]) -> World:
+    """The same in some store."""
+    world.pools(pool("a", "10.0.0.0/29", blockSize=30), pool("b", "fd00::/125", blockSize=126))
     return world.config(**config)
 
 

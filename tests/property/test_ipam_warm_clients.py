@@ -31,7 +31,7 @@ from tests.property.test_ipam_clients import (
     REFUSALS,
     Act,
     acts,
-    cluster,
+    cluster_of,
     configs,
     empty_out,
     no_two_holders,
@@ -167,7 +167,13 @@ def test_what_is_remembered_never_gives_what_may_not_be_given(
     config: dict[str, object],
     story: list[tuple[str, list[Act], list[Fault], list[Act | str], list[str]]],
 ) -> None:
-    town = Cluster(cluster(config))
+    play(Cluster(cluster_of(World(), config)), story)
+
+
+def play(
+    town: Cluster, story: list[tuple[str, list[Act], list[Fault], list[Act | str], list[str]]]
+) -> None:
+    """A story, judged after each step; in the end everything can be given back."""
     for node, group, faults, between, after in story:
         town.step(node, group, faults, between)
         town.world.audit()
