@@ -15,6 +15,7 @@ from lab.cli_kubevirt import kubectl, pod, vm, vmi
 from lab.cli_rim import STARTERS, known_node, replace_process, reported
 from lab.cluster import bring_up, refuse_second
 from lab.cutover import report_from_json
+from lab.datastore import SQLITE, TYPES
 from lab.demo import interruptible, run_demo, uninterrupted
 from lab.durations import seconds
 from lab.measure import Wish
@@ -63,14 +64,21 @@ for command in (apiserver, vm, vmi, pod, kubectl):
 @main.command()
 @click.option("--nodes", type=click.IntRange(1, names.MAX_NODES), default=3, show_default=True)
 @click.option("--convergence", type=Convergence(), default="8s", show_default=True)
+@click.option(
+    "--datastore",
+    type=click.Choice(TYPES),
+    default=SQLITE,
+    show_default=True,
+    help="Where the nodes keep their data: one file, or the lab's API server.",
+)
 @click.pass_obj
 @reported
-def up(state: StateDir, nodes: int, convergence: str) -> None:
+def up(state: StateDir, nodes: int, convergence: str, datastore: str) -> None:
     """Start the lab."""
     with lab_lock(), interruptible():
         refuse_second(state)
         try:
-            bring_up(state, nodes, convergence, click.echo)
+            bring_up(state, nodes, convergence, click.echo, datastore=datastore)
         except BaseException:
             with uninterrupted():
                 _last_words(state)

@@ -20,6 +20,7 @@ import yaml
 from cni_plugin.install import install
 from felix_shim.bgp import Peer
 from lab import names, seed
+from lab.datastore import SQLITE, settings, with_store
 from lab.nodes import (
     in_netns,
     in_node,
@@ -32,7 +33,7 @@ from lab.state import LabRecord, StateDir, active_state
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
 from lab.tor import render_tor
-from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.port import Datastore
 from libtortie.errors import AlreadyExists, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
@@ -48,13 +49,17 @@ Tell = Callable[[str], None]
 Process = Popen[bytes]
 
 
-def bring_up(state: StateDir, node_count: int, convergence: str, tell: Tell) -> Topology:
+def bring_up(
+    state: StateDir, node_count: int, convergence: str, tell: Tell, *, datastore: str = SQLITE
+) -> Topology:
     """Start a lab and return when pods can be made; `refuse_second` comes before.
 
     Raises `LabError`; what was made until then is for `tear_down`.
     """
     topology = plan_topology(node_count)
-    make_directories(state, node_count, convergence)
+    made = missing_mount_points()
+    record = LabRecord(node_count, convergence, made, datastore=datastore)
+    make_directories(state, record)
     tell(f"network: {len(topology.namespaces)} namespaces")
     apply_topology(topology)
     pin_filesystem(state)
@@ -63,12 +68,12 @@ def bring_up(state: StateDir, node_count: int, convergence: str, tell: Tell) -> 
     tell("ToR, API server")
     start_tor(state, topology)
     start_api(state)
-    fill_datastore(state, convergence)
     fill_api(topology)
+    fill_datastore(state, record)
     tell("agents, control plane")
     agents: dict[str, Process] = {}
     for node in topology.nodes:
-        equip_node(state, node)
+        equip_node(state, node, datastore)
         agents[node.name] = start_agent(state, node.name)
     start_daemon(state, node_count)
     await_ready(state, agents)
@@ -90,11 +95,10 @@ def refuse_second(state: StateDir) -> None:
         raise LabError(f"a lab is up already{seen}; end it with `lab down`")
 
 
-def make_directories(state: StateDir, node_count: int, convergence: str) -> None:
+def make_directories(state: StateDir, record: LabRecord) -> None:
     """The state directory and the mount points, written down before they are made."""
-    made = missing_mount_points()
-    state.write(LabRecord(node_count, convergence, made))
-    for path in made:
+    state.write(record)
+    for path in record.made_dirs:
         Path(path).mkdir(exist_ok=True)
     for directory in (state.logs, state.tor, state.pods, state.database.parent):
         directory.mkdir(parents=True, exist_ok=True)
@@ -146,16 +150,14 @@ def in_api(work: Callable[[], T]) -> T:
     return Netns(deadline=API_WORK_S).call(str(names.netns_path(names.netns(names.API))), work)
 
 
-def fill_datastore(state: StateDir, convergence: str) -> None:
+def fill_datastore(state: StateDir, record: LabRecord) -> None:
     """Pool, BGP configuration and agent settings."""
-    store = open_datastore(
-        DatastoreConfig(type="sqlite", sqlite_path=state.database, shared=True, create=True)
-    )
-    try:
-        for key, resource in seed.resources(convergence):
+
+    def work(store: Datastore) -> None:
+        for key, resource in seed.resources(record.convergence):
             store.create(key, resource)
-    finally:
-        store.close()
+
+    with_store(state, record.datastore, work, create=True)
 
 
 def fill_api(topology: Topology) -> None:
@@ -175,16 +177,17 @@ def fill_api(topology: Topology) -> None:
     in_api(work)
 
 
-def equip_node(state: StateDir, node: names.LabNode) -> None:
+def equip_node(state: StateDir, node: names.LabNode, datastore: str) -> None:
     """A node's agent configuration, CNI executable and conflist."""
-    config = seed.agent_config(node, str(state.database))
+    where = settings(state, datastore)
+    config = seed.agent_config(node, where)
     (state.node(node.name, "etc") / "node.yaml").write_text(yaml.safe_dump(config))
     install(
         state.node(node.name, "cni-bin"),
         state.node(node.name, "net.d"),
         socket="/run/tortie/cni.sock",
         fallback=str(tool("tortie-cni")),
-        settings=seed.conflist_settings(node, str(state.database)),
+        settings=seed.conflist_settings(node, where),
     )
 
 

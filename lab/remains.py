@@ -6,11 +6,12 @@ import json
 from ipaddress import IPv4Network
 
 from lab import names
+from lab.datastore import with_store
 from lab.processes import lab_namespaces
 from lab.state import StateDir
 from lab.tools import run
 from lab.topology import Topology
-from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.port import Datastore
 from libtortie.model.ipam import Block
 from libtortie.model.keys import Blocks, Handles, Kind, Resources
 
@@ -25,7 +26,7 @@ def remains(state: StateDir, topology: Topology) -> tuple[str, ...]:
             found += [f"{node.name}: status file {path.name!r}" for path in status.iterdir()]
     found += _host_routes(names.netns(names.TOR), names.TOR)
     found += [f"namespace {name}" for name in lab_namespaces() if _of_workload(name)]
-    return tuple(found + _in_datastore(state))
+    return tuple(found + with_store(state, state.read().datastore, _stored))
 
 
 def _of_workload(namespace: str) -> bool:
@@ -51,20 +52,14 @@ def _host_routes(netns: str, where: str) -> list[str]:
     ]
 
 
-def _in_datastore(state: StateDir) -> list[str]:
-    store = open_datastore(
-        DatastoreConfig(type="sqlite", sqlite_path=state.database, node="", shared=True)
-    )
-    try:
-        found = [f"handle {record.key}" for record in store.list(Handles()).records]
-        endpoints = store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records
-        found += [f"endpoint {record.key}" for record in endpoints]
-        for record in store.list(Blocks(4)).records:
-            if isinstance(record.value, Block) and (used := used_addresses(record.value)):
-                found.append(f"block {record.value.cidr}: {used} addresses")
-        return found
-    finally:
-        store.close()
+def _stored(store: Datastore) -> list[str]:
+    found = [f"handle {record.key}" for record in store.list(Handles()).records]
+    endpoints = store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records
+    found += [f"endpoint {record.key}" for record in endpoints]
+    for record in store.list(Blocks(4)).records:
+        if isinstance(record.value, Block) and (used := used_addresses(record.value)):
+            found.append(f"block {record.value.cidr}: {used} addresses")
+    return found
 
 
 def used_addresses(block: Block) -> int:

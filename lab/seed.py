@@ -5,6 +5,7 @@ Pure values: Calico resources for the datastore, the agents' configuration, Kube
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lab import names
@@ -56,27 +57,23 @@ def _resource(kind: Kind, name: str, spec: dict[str, Any]) -> ResourceSeed:
     return ResourceKey(kind, name), parse_resource(kind, body)
 
 
-def agent_config(node: names.LabNode, database: str) -> dict[str, Any]:
-    """`/etc/tortie/node.yaml` of a node."""
+def agent_config(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str, Any]:
+    """`/etc/tortie/node.yaml` of a node; `datastore` are the keys that say where it is."""
     return {
         "nodename": node.name,
         "ip": str(node.address),
-        "datastore_type": "sqlite",
-        "sqlite_path": database,
-        "sqlite_shared": True,
+        **datastore,
         "k8s_api_root": names.api_url(),
         "log_file": "/var/log/tortie/node.log",
         "log_level": "info",
     }
 
 
-def conflist_settings(node: names.LabNode, database: str) -> dict[str, Any]:
+def conflist_settings(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of the plugin's object in a node's conflist, beside its defaults."""
     return {
         "nodename": node.name,
-        "datastore_type": "sqlite",
-        "sqlite_path": database,
-        "sqlite_shared": True,
+        **datastore,
         "kubernetes": {"k8s_api_root": names.api_url()},
         "policy": {"type": "k8s"},
         "policy_setup_timeout_seconds": names.POLICY_TIMEOUT_S,

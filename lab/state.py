@@ -52,6 +52,7 @@ class LabRecord:
     convergence: str
     made_dirs: tuple[str, ...] = field(default=())
     checkout: str = str(CHECKOUT)
+    datastore: str = "sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,8 @@ class StateDir:
         except FileNotFoundError as error:
             raise LabError(f"no lab is up in {self.root}; start one with `lab up`") from error
         made_dirs, checkout = tuple(data["made_dirs"]), data.get("checkout", "")
-        return LabRecord(data["nodes"], data["convergence"], made_dirs, checkout)
+        datastore = data.get("datastore", "sqlite")
+        return LabRecord(data["nodes"], data["convergence"], made_dirs, checkout, datastore)
 
     def write(self, record: LabRecord) -> None:
         """Remember what is up (before the first thing is made, so that a kill loses nothing)."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lab import control, names
 from lab.cluster import until
+from lab.datastore import with_store
 from lab.objects import LabMigration, LabPod, LabVMI
 from lab.processes import lab_namespaces
 from lab.remains import remains
@@ -22,7 +23,7 @@ from lab.state import StateDir, active_state, lab_lock
 from lab.teardown import leftovers
 from lab.tools import LabError
 from lab.topology import Topology, plan_topology
-from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.port import Datastore
 from libtortie.model.ipam import Attribute, Block
 from libtortie.model.keys import Blocks
 
@@ -66,10 +67,10 @@ def command_of(state: StateDir, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def lab_up(root: Path, convergence_s: float) -> Iterator[Lab]:
+def lab_up(root: Path, convergence_s: float, *options: str) -> Iterator[Lab]:
     """A lab of three nodes; at the end nothing of it is left. Waits for another one's end."""
     state = StateDir(root)
-    when_free(state, "up", "--convergence", f"{convergence_s:g}s")
+    when_free(state, "up", "--convergence", f"{convergence_s:g}s", *options)
     try:
         yield Lab(state, plan_topology(3))
         print(logs_of(state))
@@ -170,16 +171,14 @@ def everywhere(address: str) -> dict[str, list[int]]:
 def allocation(lab: Lab, address: str) -> Attribute | None:
     """Who holds an address in IPAM; None when it is free."""
     wanted = IPv4Address(address)
-    store = open_datastore(
-        DatastoreConfig(type="sqlite", sqlite_path=lab.state.database, node="", shared=True)
-    )
-    try:
+
+    def work(store: Datastore) -> Attribute | None:
         for record in store.list(Blocks(4)).records:
             if isinstance(record.value, Block) and wanted in record.value.cidr:
                 return record.value.attribute(record.value.ordinal(wanted))
-    finally:
-        store.close()
-    return None
+        return None
+
+    return with_store(lab.state, lab.state.read().datastore, work)
 
 
 def launchers(vmi: LabVMI) -> list[LabPod]:
