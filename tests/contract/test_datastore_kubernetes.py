@@ -215,6 +215,26 @@ def test_a_delete_that_was_only_begun_can_be_repeated(
     assert stored(server, group, handle_key()) is None
 
 
+def test_who_writes_over_a_mark_is_not_deleted_with_it(
+    server: ApiServer, group: Group, store: KubernetesDatastore
+) -> None:
+    """Nobody who knows Calico's rules does; another's write must not be lost all the same."""
+    made = store.create(handle_key(), handle())
+
+    def revive(verb: str, resource: str, body: dict[str, Any], old: Any) -> dict[str, Any]:
+        if verb == "delete" and resource.startswith("ipamhandles"):
+            server.api.hooks.clear()
+            spec = {**body["spec"], "deleted": False, "block": {str(CIDR): 3}}
+            put_object(server, resource, {**body, "spec": spec})
+        return body
+
+    server.api.hooks.append(revive)
+    with pytest.raises(Conflict):
+        store.delete(handle_key(), made.revision)
+    assert store.get(handle_key()).value == handle(3)
+    store.delete(handle_key())
+
+
 # -- commits
 
 
