@@ -16,7 +16,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import Unavailable
 from libtortie.kube.port import KubeReader
 from libtortie.model.ipam import AffinityState, BlockAffinity, IPAddress
-from libtortie.model.keys import BlockKey, HandleKey, IPNetwork, Kind, ResourceKey
+from libtortie.model.keys import BlockKey, HandleKey, IPNetwork, Key, Kind, ResourceKey
 from libtortie.model.resources import Node
 
 from . import block as blocks
@@ -113,6 +113,7 @@ def mend_handles(means: Means, judged: Sequence[HandleState]) -> frozenset[str]:
     done: set[str] = set()
 
     def decide(tx: Transaction, progress: Progress) -> bool | Again:
+        tx.prefetch(_keys(judged))
         require_ready(tx)
         if not progress.uncertain:
             done.clear()
@@ -122,6 +123,13 @@ def mend_handles(means: Means, judged: Sequence[HandleState]) -> frozenset[str]:
     names = ", ".join(state.handle_id for state in judged)
     means.run(f"mend handles {names}", decide)
     return frozenset(done)
+
+
+def _keys(judged: Sequence[HandleState]) -> list[Key]:
+    """What mending reads: the records, and the blocks they count or should."""
+    keys: list[Key] = [HandleKey(state.handle_id) for state in judged]
+    cidrs = {cidr for state in judged for cidr, _ in (*state.counted, *state.held)}
+    return [*keys, *(BlockKey(cidr) for cidr in cidrs)]
 
 
 def _mend(tx: Transaction, state: HandleState) -> bool:
