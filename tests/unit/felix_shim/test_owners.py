@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -10,7 +11,7 @@ from felix_shim.model import EndpointId
 from felix_shim.owners import LONGEST_DELAY, REFUSED_DELAY, RETRY, OwnerKeeper, Ownership
 from ipam.client import IPAMClient
 from libtortie.datastore.memory import MemoryDatastore
-from libtortie.datastore.port import Listing, Record
+from libtortie.datastore.port import Listing, Record, Snapshot
 from libtortie.errors import Conflict, OwnerMismatch, TortieError, Unauthorized, Unavailable
 from libtortie.model.ipam import Owner
 from libtortie.model.keys import Key, Scope
@@ -143,6 +144,10 @@ def test_a_store_in_trouble_holds_up_a_promotion_for_moments_only() -> None:
             raise Unavailable("no answer")
 
         def list(self, scope: Scope) -> Listing:
+            self.asked += 1
+            raise Unavailable("no answer")
+
+        def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
             self.asked += 1
             raise Unavailable("no answer")
 
