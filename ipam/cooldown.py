@@ -17,6 +17,8 @@ from libtortie.model.ipam import Attribute, Block
 from libtortie.model.keys import BlockKey, Blocks
 
 from .block import touch, whole_seconds
+from .settings import read_config
+from .transaction import Transaction
 
 
 def restart(block: Block, now: datetime) -> Block:
@@ -33,8 +35,13 @@ def restart(block: Block, now: datetime) -> Block:
 
 
 def restart_all(store: Datastore, now: datetime) -> None:
-    """Do that to every block, each in a commit of its own; what resists is left for next time."""
+    """Do that to every block, each in a commit of its own; what resists is left for next time.
+
+    Without a cooldown nothing rests, and nothing is read.
+    """
     try:
+        if read_config(Transaction(store)).cooldown_seconds <= 0:
+            return
         records = [one for version in (4, 6) for one in store.list(Blocks(version)).records]
     except TortieError:
         return

@@ -52,6 +52,7 @@ CONFIGS: tuple[Mapping[str, object], ...] = (
     {"strict_affinity": True},
     {"strict_affinity": True, "max_blocks_per_host": 1},
     {"cooldown_seconds": 60},
+    {"cooldown_seconds": 60, "strict_affinity": True},
     {"auto_allocate_blocks": False, "strict_affinity": True},
 )
 BRIEF = Retry(attempts=4, seconds=60.0, pause=0.0, longest_pause=0.0)
@@ -405,7 +406,7 @@ class Cluster:
         self.world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": cidrs})
 
     def _wait(self, step: Step) -> None:
-        seconds = (5, 40, 90, 700)[step.choice % 4]
+        seconds = (5, 25, 40, 90)[step.choice % 4]
         self.elapsed += seconds
         self.world.later(seconds)
 
