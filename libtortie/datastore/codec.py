@@ -46,10 +46,19 @@ _POLICIES = frozenset({Kind.NETWORK_POLICY, Kind.GLOBAL_NETWORK_POLICY})
 _STORE_OWNED = ("resourceVersion", "selfLink")
 
 
+def name_of(path: str) -> bytes:
+    """The path's bytes. `InvalidInput` for a path that is no text (lone surrogates)."""
+    try:
+        return path.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{path!r} cannot be stored: {error}") from error
+
+
 def encode(key: Key, value: Value) -> bytes:
     """The bytes to store. `InvalidInput` when the value is not what the key names."""
     path = path_of(key)
     if not isinstance(key, BlockKey):  # a CIDR holds no text that could go wrong
+        name_of(path)
         try:
             parse_path(path)
         except Malformed as error:

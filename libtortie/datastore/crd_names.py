@@ -116,7 +116,11 @@ def affinity_labels(key: AffinityKey) -> dict[str, str]:
 
 def hostname_hash(node: str) -> str:
     """A node's name as a label value: unpadded base32 (RFC 4648) of its SHA3-256."""
-    return base64.b32encode(hashlib.sha3_256(node.encode()).digest()).decode().rstrip("=")
+    return (
+        base64.b32encode(hashlib.sha3_256(node.encode(errors="surrogatepass")).digest())
+        .decode()
+        .rstrip("=")
+    )
 
 
 def converted_uid(uid: str) -> str:

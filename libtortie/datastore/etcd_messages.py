@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from libtortie.datastore.codec import name_of
 from libtortie.datastore.etcd_rpc import Message, pb
 from libtortie.datastore.etcd_wire import number, text
 from libtortie.datastore.operations import position_of
 from libtortie.datastore.port import Create, Delete, KeyOp, Op, Unchanged, Update
-from libtortie.errors import InvalidInput
 from libtortie.model.keys import path_of, scope_bounds
 
 MAX_OPS = 128
@@ -33,14 +33,6 @@ _NONE = number(4, 0)
 _LARGEST = 2**63 - 1
 _NEVER = -1
 """A revision that no key has: not even an absent one, which has 0."""
-
-
-def name_of(path: str) -> bytes:
-    """The key's bytes. `InvalidInput` for a path that is no text (lone surrogates)."""
-    try:
-        return path.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{path!r} cannot be stored: {error}") from error
 
 
 def number_of(revision: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from libtortie.datastore import etcd_messages as messages
+from libtortie.datastore.codec import name_of
 from libtortie.datastore.etcd_answers import Outcome, outcome_of, range_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.records import Stored
@@ -44,13 +45,13 @@ class Reading:
 
 def span_of(key: Key) -> Span:
     """The span of one key. `InvalidInput` for a path that is no text."""
-    return Span(messages.name_of(path_of(key)))
+    return Span(name_of(path_of(key)))
 
 
 def span_of_scope(scope: Scope) -> Span:
     """The span of a scope. `InvalidInput` for a path that is no text."""
     low, high = scope_bounds(scope)
-    return Span(messages.name_of(low), messages.name_of(high))
+    return Span(name_of(low), name_of(high))
 
 
 def read(cluster: EtcdCluster, spans: Sequence[Span], *, keys_only: bool = False) -> Reading:

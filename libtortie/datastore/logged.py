@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from libtortie.datastore.codec import as_read, decode
+from libtortie.datastore.codec import as_read, decode, name_of
 from libtortie.datastore.operations import (
     only,
     payload_of,
@@ -104,7 +104,7 @@ class LoggedStore(ABC):
 
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
-        path = path_of(key)
+        path = _path(key)
         with self._reading() as rows:
             stored = rows.read(path)
         if stored is None:
@@ -113,7 +113,7 @@ class LoggedStore(ABC):
 
     def list(self, scope: Scope) -> Listing:
         """All values of a scope, in path order."""
-        low, high = scope_bounds(scope)
+        low, high = _bounds(scope)
         with self._reading() as rows:
             found = rows.scan(low, high)
             revision = rows.revision()
@@ -122,14 +122,14 @@ class LoggedStore(ABC):
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """The keys of a scope, in path order."""
         with self._reading() as rows:
-            paths = rows.paths(*scope_bounds(scope))
+            paths = rows.paths(*_bounds(scope))
         return names_of(paths)
 
     def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
         """Several keys and scopes at one revision."""
         with self._reading() as rows:
-            found = {key: rows.read(path_of(key)) for key in keys}
-            ranges = {scope: rows.scan(*scope_bounds(scope)) for scope in scopes}
+            found = {key: rows.read(_path(key)) for key in keys}
+            ranges = {scope: rows.scan(*_bounds(scope)) for scope in scopes}
             revision = rows.revision()
         listings = {scope: listing_of(held, revision) for scope, held in ranges.items()}
         return snapshot_of(found, listings)
@@ -144,7 +144,7 @@ class LoggedStore(ABC):
 
     def delete(self, key: Key, revision: str | None = None) -> None:
         """Remove a value, only at `revision` when given. Raises `NotFound`, `Conflict`."""
-        path = path_of(key)
+        path = _path(key)
         with self._writing() as rows:
             stored = rows.read(path)
             at = str(stored.revision) if revision is None and stored else revision
@@ -161,6 +161,7 @@ class LoggedStore(ABC):
 
     def watch(self, scope: Scope, revision: str) -> LogWatch:
         """Events of a scope after `revision` (a `Listing.revision`)."""
+        _bounds(scope)  # raises for what could not be stored
         return LogWatch(scope, revision, self._signal(), self._history)
 
     def _history(self, low: str, high: str, after: int) -> History:
@@ -173,9 +174,9 @@ class LoggedStore(ABC):
         with self._writing() as rows:
             for place, op in enumerate(ops):
                 if isinstance(op, Unchanged):
-                    verify_scope(op, rows.newer(*scope_bounds(op.scope), position_of(op)))
+                    verify_scope(op, rows.newer(*_bounds(op.scope), position_of(op)))
                     continue
-                stored = rows.read(path_of(op.key))
+                stored = rows.read(_path(op.key))
                 verify(op, stored)
                 if isinstance(op, Update) and payloads[place] is None:
                     payloads[place] = replacement(op, stored, self._stamps)
@@ -194,7 +195,20 @@ class LoggedStore(ABC):
 def _write(rows: Rows, op: Op, payload: bytes | None) -> int | None:
     """Put or remove one row; the revision of a put."""
     if isinstance(op, Create | Update) and payload is not None:
-        return rows.put(path_of(op.key), payload)
+        return rows.put(_path(op.key), payload)
     if isinstance(op, Delete):
-        rows.remove(path_of(op.key))
+        rows.remove(_path(op.key))
     return None
+
+
+def _path(key: Key) -> str:
+    """Where a value is. Raises `InvalidInput` for a path that cannot be stored."""
+    path = path_of(key)
+    name_of(path)
+    return path
+
+
+def _bounds(scope: Scope) -> tuple[str, str]:
+    low, high = scope_bounds(scope)
+    name_of(low)
+    return low, high

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_network
@@ -9,7 +11,10 @@ from ipaddress import ip_network
 import pytest
 
 from libtortie.datastore.port import (
+    Check,
+    Create,
     Datastore,
+    Unchanged,
 )
 from libtortie.errors import (
     AlreadyExists,
@@ -24,8 +29,10 @@ from libtortie.model.ipam import (
     IPAMConfig,
 )
 from libtortie.model.keys import (
+    Affinities,
     AffinityKey,
     BlockKey,
+    Handles,
     IPAMConfigKey,
     Key,
 )
@@ -158,3 +165,29 @@ def test_a_callers_uid_survives_a_create(keeping_store: Datastore) -> None:
     pool = IPPool.model_validate({"metadata": metadata, "spec": {"cidr": "10.0.0.0/16"}})
     assert store.create(pool.key, pool).value == pool
     assert store.get(pool.key).value == pool
+
+
+def test_names_that_are_no_text_are_nowhere_and_refused(store: Datastore) -> None:
+    """A lone surrogate has no bytes to be stored as; one comes from a file name or environment."""
+    key, scope = handle_key("\ud800"), Affinities("\ud800")
+    good = Create(handle_key("good"), handle())
+    for write in (
+        lambda: store.create(key, handle()),
+        lambda: store.commit([good, Create(key, handle())]),
+    ):
+        with pytest.raises(InvalidInput, match=r"\\ud800"):
+            write()
+    asked: list[Callable[[], object]] = [
+        lambda: store.get(key),
+        lambda: store.update(key, handle(), "1"),
+        lambda: store.delete(key),
+        lambda: store.commit([Check(key, "1"), good]),
+        lambda: store.commit([Unchanged(scope, "no revision"), good]),
+        lambda: store.list(scope),
+        lambda: store.names(scope),
+        lambda: store.snapshot([key], [scope]),
+    ]
+    for ask in asked:
+        with contextlib.suppress(InvalidInput, NotFound, Conflict):
+            ask()
+    assert store.list(Handles()).records == ()
