@@ -343,6 +343,7 @@ class Cluster:
                 self._with_trouble(replace(step, other=None), self._pass)
             except (TortieError, Killed):
                 self.memory = {}
+            self._take_over(self.stored())
         stored = self.stored()
         for handle, held in before.items():
             if handle in living:
@@ -351,7 +352,6 @@ class Cluster:
                 assert not stored.get(handle), f"{handle} is nobody's and was not freed"
             else:
                 assert stored.get(handle, set()) <= held
-        self._take_over(stored)
         if step.trouble in ("", "interlope"):
             self.world.audit()
 
