@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
 
 from ipam.check import examine
+from ipam.client import AddressRequest
 from ipam.gc import Means, Outcome, opinions
 from lab.apiserver.errors import ApiError
 from lab.apiserver.faults import CloseConnection, Fault, Reject
@@ -17,12 +20,13 @@ from libtortie.datastore.crd_names import Group
 from libtortie.kube import client as kube_client
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
+from libtortie.model.ipam import Attribute, Handle
 from libtortie.model.keys import BlockKey, HandleKey, path_of
 from tests.contract.datastore_backends import BACKENDS
 from tests.fakes.faulty_store import Fault as StoreFault
 from tests.fakes.faulty_store import FaultyStore, Killed, StepwiseStore
 from tests.fakes.gc_world import BOTH, Town, flaws, mess
-from tests.fakes.ipam_world import World
+from tests.fakes.ipam_world import World, plain_pod
 from tests.fakes.kube import FakeKube
 from tests.fakes.kubernetes_store import kubernetes_api, put_raw, stores_of
 from tests.fakes.mortal_store import Countdown, told
@@ -131,6 +135,59 @@ def test_a_damaged_block_and_handle_are_named_and_the_others_work(
     assert "k8s-pod-network.c-broken" in town.world.handles()
     assert town.outcome("handle k8s-pod-network.c-broken") is Outcome.KEEP
     assert block.cidr in {key.cidr for key in town.world.affinities()}
+
+
+def test_empty_handles_go_once_they_are_old_enough(place: tuple[Town, Any]) -> None:
+    town, _ = place
+    town.start("web")
+    for number in range(40):
+        counts = {ip_network("10.65.0.64/30"): 1} if number % 2 else {}
+        town.world.put(HandleKey(f"old-{number}"), Handle(counts))
+    town.sweep()
+    town.world.put(HandleKey("young"), Handle({}))
+    town.sweep()
+    assert set(town.world.handles()) == {"k8s-pod-network.c-web", "young"}
+    town.sweep()
+    assert set(town.world.handles()) == {"k8s-pod-network.c-web"}
+    town.world.audit()
+
+
+def test_an_address_that_was_left_to_nobody_is_free_again(place: tuple[Town, Any]) -> None:
+    """As an older Calico leaves one that was cooling down: an attribute `{}`."""
+    town, _ = place
+    town.world.config(cooldown_seconds=60)
+    town.start("lives")
+    (address,) = town.start("web")
+    town.stop("web")
+    town.remove_pod("web")
+    for block in town.world.blocks():
+        kept = tuple(Attribute() if one.released_at else one for one in block.attributes)
+        town.world.put(BlockKey(block.cidr), replace(block, attributes=kept))
+    assert str(address) in town.held
+    town.settle(2)
+    assert len(town.held) == 1
+    town.world.audit()
+    want = AddressRequest(addresses=(ip_address(address),))
+    (again,) = town.world.client("n1").assign("net.c9", plain_pod("x"), want)
+    assert again.address == address
+
+
+def test_an_empty_handle_that_is_used_meanwhile_is_kept(place: tuple[Town, Any]) -> None:
+    """It is deleted at the revision that was judged, not by its name."""
+    town, _ = place
+    town.world.put(HandleKey("k8s-pod-network.c-late"), Handle({}))
+    town.sweep()
+    store = FaultyStore(town.world.store)
+
+    def late(_: object) -> None:
+        store.before_commit = lambda ops: None
+        town.start("late")
+
+    store.before_commit = late
+    town.sweep(store)
+    assert len(town.held) == 1
+    assert set(town.world.handles()) == {"k8s-pod-network.c-late"}
+    town.world.audit()
 
 
 # -- a real API ---------------------------------------------------------------------------------

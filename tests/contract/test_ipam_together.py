@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from ipam.client import AddressRequest, IPAMClient, Retry
-from libtortie.datastore.etcd import EtcdDatastore
-from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.open import open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import Unavailable
-from tests.fakes.etcd_server import EtcdMember
+from tests.fakes.ipam_stores import STORES
 from tests.fakes.ipam_world import World, plain_pod, pool, vm_pod
 from tests.fakes.sqlite_files import check_integrity, tmpfs
 from tests.unit.ipam.test_ipam_together import at_once
@@ -25,13 +24,11 @@ PATIENT = Retry(attempts=500, seconds=60.0)
 Open = Callable[[], Datastore]
 
 
-@pytest.fixture(params=["sqlite", "etcd"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+@pytest.fixture(params=list(STORES))
+def open_store(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Another process's client of the same store, which is empty at first."""
-    if request.param == "sqlite":
-        return lambda: SqliteDatastore(tmp_path / "t.db", shared=True)
-    member: EtcdMember = request.getfixturevalue("member")
-    return lambda: EtcdDatastore(EtcdConfig(member.url))
+    with STORES[request.param](request) as where:
+        yield lambda: open_datastore(where.config(""))
 
 
 @contextmanager
