@@ -17,12 +17,16 @@ from ipam.settings import CONFIGURATION
 from libtortie.client_config import ETCD, SQLITE
 from libtortie.datastore import gojson
 from libtortie.datastore.codec import decode
+from libtortie.datastore.default_profile import WithDefaultProfile
+from libtortie.datastore.kubernetes import KubernetesDatastore
 from libtortie.datastore.open import DatastoreConfig
 from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
 from libtortie.datastore.records import Stored
 from libtortie.errors import Malformed, NotFound
 from libtortie.model.ipam import Persistence
 from libtortie.model.keys import IPAMConfigKey, Key, Scope, path_of
+
+_SETTINGS = (IPAMConfigKey(), CONFIGURATION)
 
 
 class MendedStore:
@@ -43,6 +47,11 @@ class MendedStore:
         try:
             return self._store.get(key)
         except Malformed:
+            plain = (
+                self._store.inner if isinstance(self._store, WithDefaultProfile) else self._store
+            )
+            if isinstance(plain, KubernetesDatastore) and key in _SETTINGS:
+                return plain.get_mended(key, lambda spec: {**spec, **_others(self._change)})
             stored = self._stored(key)
             data = None if stored is None else mended(key, stored.data, self._change)
             if stored is None or data is None:
@@ -103,7 +112,7 @@ def mended(key: Key, data: bytes, change: Change) -> bytes | None:
 
     None for a value that is not of the IPAM configuration, or no JSON object.
     """
-    if key not in (IPAMConfigKey(), CONFIGURATION):
+    if key not in _SETTINGS:
         return None
     try:
         wire = gojson.loads(data)
@@ -113,14 +122,21 @@ def mended(key: Key, data: bytes, change: Change) -> bytes | None:
     if not isinstance(fields, dict):
         return None
     strict = "strict_affinity" if key == IPAMConfigKey() else "strictAffinity"
+    fields |= {
+        strict if name == "strictAffinity" else name: v for name, v in _others(change).items()
+    }
+    return gojson.dumps(wire)
+
+
+def _others(change: Change) -> dict[str, Any]:
+    """Other values than the wanted ones, for what a change sets, by the names of the resource."""
     others: dict[str, Any] = {
-        strict: _other(change.strict_affinity),
+        "strictAffinity": _other(change.strict_affinity),
         "maxBlocksPerHost": _other(change.max_blocks_per_host),
         "kubeVirtVMAddressPersistence": _other(change.persistence),
         "ipCooldownSeconds": _other(change.cooldown_seconds),
     }
-    fields |= {name: value for name, value in others.items() if value is not None}
-    return gojson.dumps(wire)
+    return {name: value for name, value in others.items() if value is not None}
 
 
 def _other(wanted: bool | int | Persistence | None) -> bool | int | str | None:

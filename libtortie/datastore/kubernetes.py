@@ -110,6 +110,18 @@ class KubernetesDatastore:
             raise NotFound(f"{_named(shelf.shape, key)} does not exist")
         return record_of(shelf.shape, key, body)
 
+    def get_mended(self, key: Key, mend: Callable[[Json], Json]) -> Record:
+        """One value as it would be read with another spec. Raises `NotFound`, `Malformed`.
+
+        For whoever repairs a value that cannot be read: an update at the record's revision does it.
+        """
+        shelf = self._shelf(key)
+        body = shelf.read(key)
+        if body is None:
+            raise NotFound(f"{_named(shelf.shape, key)} does not exist")
+        spec = body.get("spec")
+        return record_of(shelf.shape, key, {**body, "spec": mend(spec)} if spec else body)
+
     def list(self, scope: Scope) -> Listing:
         """All values of a scope, in path order."""
         shape = self._shape(scope)

@@ -115,6 +115,31 @@ def test_ipam_show_and_configure(store: KubernetesDatastore, ctl: Ctl) -> None:
     assert config.kubevirt_persistence is Persistence.DISABLED
 
 
+@pytest.mark.parametrize(
+    ("field", "option"),
+    [
+        ("kubeVirtVMAddressPersistence", "--kubevirt-ip-persistence=Disabled"),
+        ("strictAffinity", "--strictaffinity=true"),
+        ("ipCooldownSeconds", "--ip-cooldown-seconds=5"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_set_anew(
+    server: ApiServer, store: KubernetesDatastore, ctl: Ctl, field: str, option: str
+) -> None:
+    plural = "ipamconfigs" if store.group is Group.V1 else "ipamconfigurations"
+    resource = f"{plural}.{store.group.value.partition('/')[0]}"
+    spec = {"strictAffinity": True, "autoAllocateBlocks": True, "maxBlocksPerHost": 3}
+    body = {"metadata": {"name": "default"}, "spec": {**spec, field: "perhaps"}}
+    put_object(server, resource, body)
+    refused = ctl("ipam", "show", "--show-configuration", ok=False).output
+    assert f"{resource}/default: " in refused
+    assert f"`tortiectl ipam configure {option.partition('=')[0]}" in refused
+    ctl("ipam", "configure", option)
+    config = store.get(IPAMConfigKey()).value
+    assert isinstance(config, IPAMConfig)
+    assert (config.strict_affinity, config.max_blocks_per_host) == (True, 3)
+
+
 def test_what_kubectl_patched_is_shown(store: KubernetesDatastore, ctl: Ctl) -> None:
     ctl("ipam", "configure", "--kubevirt-ip-persistence=Enabled")
     plural = "ipamconfigs" if store.group is Group.V1 else "ipamconfigurations"
