@@ -12,7 +12,7 @@ from libtortie.datastore.crd_endpoint import EndpointShape, pod_uid, recorded, r
 from libtortie.datastore.crd_names import Json, Place, metadata_of, revision_of
 from libtortie.datastore.crd_node import NodeShape, annotations_of
 from libtortie.datastore.crd_profile import ProfileShape
-from libtortie.datastore.kubernetes_shelves import ATTEMPTS, absent, changed, fetch
+from libtortie.datastore.kubernetes_shelves import ATTEMPTS, absent, fetch
 from libtortie.datastore.port import Value
 from libtortie.errors import (
     AlreadyExists,
@@ -60,8 +60,6 @@ class NodeShelf:
         old = self.read(key)
         if old is None:
             raise absent(place)
-        if revision_of(old) != revision:
-            raise changed(place, revision, revision_of(old))
         annotations = annotations_of(key, value, old)
         return _annotate(self._objects, place, annotations, revision=revision)
 
