@@ -94,7 +94,7 @@ class Events:
             if key is None or not in_scope(self.scope, key):
                 return
             if event.type == "DELETED" or not there:
-                if key not in self._gone:
+                if event.type != "ADDED" and key not in self._gone:  # what is new was no value
                     yield Removed(key)
                 self._gone.add(key)
                 if event.type == "DELETED":

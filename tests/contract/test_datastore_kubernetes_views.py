@@ -183,6 +183,18 @@ def test_a_pod_that_ends_ends_its_endpoint(
             store.get(WEB)
 
 
+def test_pods_without_an_endpoint_are_no_events(
+    client: HttpKubeClient, store: KubernetesDatastore
+) -> None:
+    with following(store, ENDPOINTS, store.list(ENDPOINTS).revision) as follow:
+        meta = {"name": "host", "namespace": "shop"}
+        client.create(Pod, {"metadata": meta, "spec": {"nodeName": "n1", "hostNetwork": True}})
+        pod = run_pod(client)
+        client.patch(Pod, "web", "shop", {"metadata": {"labels": {"more": "labels"}}})
+        made = store.create(WEB, added(pod))
+        assert follow.next() == Put(made)
+
+
 def test_the_plugins_own_write_and_remove(
     client: HttpKubeClient, store: KubernetesDatastore
 ) -> None:
