@@ -14,6 +14,7 @@ from libtortie.datastore.etcd_rpc import Message, pb
 from libtortie.datastore.etcd_wire import number, text
 from libtortie.datastore.operations import position_of
 from libtortie.datastore.port import Create, Delete, KeyOp, Op, Unchanged, Update
+from libtortie.datastore.records import counted
 from libtortie.model.keys import path_of, scope_bounds
 
 MAX_OPS = 128
@@ -30,16 +31,13 @@ _EQUAL_MOD = number(1, _EQUAL) + number(2, _MOD)
 _LESS_MOD = number(1, _LESS) + number(2, _MOD)
 _NONE = number(4, 0)
 
-_LARGEST = 2**63 - 1
 _NEVER = -1
-"""A revision that no key has: not even an absent one, which has 0."""
+"""A revision that no key has: not even an absent one, which has 0. `counted` says it, too."""
 
 
 def number_of(revision: str) -> int:
     """A revision as etcd counts; one that etcd never gives matches nothing."""
-    if revision.isascii() and revision.isdecimal() and revision[0] != "0":
-        return int(revision) if len(revision) < 20 and int(revision) <= _LARGEST else _NEVER
-    return _NEVER
+    return _NEVER if revision.startswith("0") else counted(revision)
 
 
 def scan(

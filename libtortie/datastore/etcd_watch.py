@@ -20,7 +20,7 @@ from libtortie.datastore.etcd_answers import changes_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_rpc import Failure, Message, Stream, cancelled
 from libtortie.datastore.port import Event
-from libtortie.datastore.records import Change, event_of
+from libtortie.datastore.records import Change, counted, event_of
 from libtortie.errors import Compacted, TortieError, Unauthorized, Unavailable
 from libtortie.model.keys import Scope, scope_bounds
 
@@ -34,7 +34,7 @@ class EtcdWatch:
     def __init__(self, cluster: EtcdCluster, scope: Scope, revision: str) -> None:
         self._cluster = cluster
         self._low, self._high = scope_bounds(scope)
-        self._position = int(revision) if revision.isascii() and revision.isdecimal() else -1
+        self._position = counted(revision)
         self._pending: deque[Change] = deque()
         self._cluster_id = 0
         self._lock = threading.Lock()

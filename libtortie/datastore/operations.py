@@ -16,13 +16,10 @@ from libtortie.datastore.port import (
     Update,
     Value,
 )
-from libtortie.datastore.records import Stored
+from libtortie.datastore.records import LARGEST, Stored, counted
 from libtortie.datastore.stamps import Stamps, is_marked
 from libtortie.errors import AlreadyExists, Conflict, InvalidInput, Malformed, NotFound
 from libtortie.model.keys import Key, path_of, scope_path
-
-_END_OF_TIME = 2**63 - 1
-"""The last revision there can be: nothing is newer."""
 
 
 def require_distinct(ops: Sequence[Op]) -> None:
@@ -52,10 +49,11 @@ def replacement(op: Update, stored: Stored | None, stamps: Stamps) -> bytes:
 
 def position_of(op: Unchanged) -> int:
     """The revision of a listing as a number. `Conflict` for what no listing of ours ever said."""
-    text = op.revision
-    if text.isascii() and text.isdecimal() and int(text) < _END_OF_TIME:
-        return int(text)
-    raise Conflict(f"{scope_path(op.scope)}: {text!r} is no revision of this store: list again")
+    number = counted(op.revision)
+    if 0 <= number < LARGEST:
+        return number
+    named = f"{op.revision[:40]!r} is no revision of this store"
+    raise Conflict(f"{scope_path(op.scope)}: {named}: list again")
 
 
 def verify_scope(op: Unchanged, newer: Stored | None) -> None:

@@ -15,6 +15,16 @@ from libtortie.datastore.port import Event, Listing, Put, Record, Removed, Snaps
 from libtortie.errors import Malformed, Unavailable
 from libtortie.model.keys import Key, Scope, parse_path
 
+LARGEST = 2**63 - 1
+"""The last revision there can be."""
+
+
+def counted(revision: str) -> int:
+    """A revision as stores of paths count; -1 for what none of them ever said."""
+    if not (revision.isascii() and revision.isdecimal() and len(revision) < 20):
+        return -1
+    return int(revision) if int(revision) <= LARGEST else -1
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:

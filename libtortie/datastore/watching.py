@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from libtortie.datastore.port import Event
-from libtortie.datastore.records import Change, event_of
+from libtortie.datastore.records import Change, counted, event_of
 from libtortie.errors import Compacted, Unavailable
 from libtortie.model.keys import Scope, scope_bounds
 
@@ -86,7 +86,7 @@ class LogWatch:
         read: Callable[[str, str, int], History],
     ) -> None:
         self._low, self._high = scope_bounds(scope)
-        self._position = int(revision) if revision.isascii() and revision.isdecimal() else -1
+        self._position = counted(revision)
         self._signal = signal
         self._read = read
         self._closed = False

@@ -168,7 +168,7 @@ def test_a_malformed_newcomer_counts_as_a_change(harness: Harness) -> None:
         harness.store.commit([Unchanged(Handles(), revision)])
 
 
-@pytest.mark.parametrize("revision", ["", "-1", "x", "٣", str(2**63), str(2**64)])
+@pytest.mark.parametrize("revision", ["", "-1", "x", "٣", str(2**63), str(2**64), "9" * 5000])
 def test_a_revision_of_no_listing_is_a_change(store: Datastore, revision: str) -> None:
     with pytest.raises(Conflict, match="handle"):
         store.commit([Unchanged(Handles(), revision), Create(handle_key(), handle())])

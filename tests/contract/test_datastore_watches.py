@@ -126,6 +126,12 @@ def test_watch_from_before_the_compaction_is_compacted(harness: Harness) -> None
         assert follow.events == []
 
 
+@pytest.mark.parametrize("revision", ["", "x", "-1"])
+def test_watch_from_no_revision_at_all_is_compacted(store: Datastore, revision: str) -> None:
+    with following(store, Handles(), revision) as follow:
+        assert isinstance(follow.join(), Compacted)
+
+
 def test_listing_after_a_compaction_starts_a_watch(harness: Harness) -> None:
     store = harness.store
     store.create(handle_key(), handle())

@@ -9,6 +9,7 @@ import pytest
 
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.records import counted
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import Compacted, InvalidInput
 from libtortie.model.ipam import Handle
@@ -89,3 +90,11 @@ def test_open_datastore_by_type(tmp_path: Path) -> None:
 def test_an_unknown_type_names_the_known_ones() -> None:
     with pytest.raises(InvalidInput, match=r"unknown datastore type 'mysql': known are sqlite, "):
         open_datastore(DatastoreConfig(type="mysql"))
+
+
+@pytest.mark.parametrize("text", ["", "-1", "x", "1.0", "\u0663", str(2**63), "9" * 5000])
+def test_what_no_store_ever_said_is_no_revision(text: str) -> None:
+    assert counted(text) == -1
+    assert counted(str(2**63 - 1)) == 2**63 - 1
+    with pytest.raises(Compacted), MemoryDatastore().watch(Handles(), text) as watch:
+        next(iter(watch))
