@@ -540,6 +540,9 @@ class Cluster:
         other = step.other
         if other is None or self.depth or not self._may_interlope(step, other):
             return
+        if step.verb in OF_PODS and other.verb in OF_PODS:
+            same = step.subject % len(PODS) == other.subject % len(PODS)
+            other = replace(other, node=step.node if same else other.node)  # a sandbox is on one
         busy = self.clients.pop(self._node(step), None)  # its lock is held: another process's turn
         outer, self.trouble = self.trouble, None
         self.depth += 1

@@ -6,6 +6,7 @@ An operation is prepared on a healthy store, then done by one node over a store 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
@@ -139,13 +140,18 @@ def _take_over(client: IPAMClient) -> object:
     return client.assign(ORDINARY, plain_pod("pod"), want, previous_owner_gone=lambda _: True)
 
 
+@functools.cache
+def _deserted_api() -> FakeKube:
+    """A cluster with two nodes and neither pods nor VMs; nobody changes it."""
+    return FakeKube(*(KubeNode(metadata=Meta(name=name)) for name in ("n1", "n2")))
+
+
 def collect_all(world: World, store: Datastore) -> None:
-    """Two passes, a grace apart, in a cluster with two nodes and neither pods nor VMs."""
+    """Two passes, a grace apart, where the API has nothing but nodes."""
     seconds = iter(range(0, 1_000_000, 1000))
-    nodes = [KubeNode(metadata=Meta(name=name)) for name in ("n1", "n2")]
     means = Means(
         store,
-        FakeKube(*nodes),
+        _deserted_api(),
         world.now,
         monotonic=lambda: float(next(seconds)),
         sleep=lambda _: None,
