@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -42,7 +43,7 @@ from libtortie.model.keys import (
 )
 from libtortie.model.resources import IPPool
 from tests.fakes.datastore_values import CIDR, block, handle, handle_key
-from tests.fakes.followed import following
+from tests.fakes.followed import DEADLINE, following
 from tests.fakes.ipam_world import pool
 from tests.fakes.kubernetes_store import kubernetes_api, put_object, stores_of
 
@@ -415,8 +416,9 @@ def test_a_stream_that_its_server_ends_goes_on(server: ApiServer) -> None:
         for number in range(3):
             made = store.create(handle_key(f"h{number}"), handle())
             assert follow.next() == Put(made)
-            streams = watches(server)
+            streams, end = watches(server), time.monotonic() + DEADLINE
             while watches(server) == streams:  # the next stream, a second later
+                assert time.monotonic() < end, "no stream follows"
                 store.get(handle_key(f"h{number}"))
 
 
