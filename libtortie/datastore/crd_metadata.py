@@ -58,6 +58,15 @@ def shown(group: Group, where: str, body: Mapping[str, Any]) -> Json:
     return result
 
 
+def told_name(where: str, body: Mapping[str, Any]) -> str:
+    """The name that the annotation of an object of the v1 group has; "" where there is none.
+
+    Raises `Malformed`.
+    """
+    packed = _texts(where, "annotations", metadata_of(body)).get(ANNOTATION)
+    return "" if packed is None else str(_unpacked(where, packed).get("name") or "")
+
+
 def stored(group: Group, kind: Kind | None, meta: Mapping[str, Any], old: Json | None) -> Json:
     """The metadata of the object to store for a value's; `old` is the object it replaces.
 

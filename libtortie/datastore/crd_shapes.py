@@ -8,7 +8,7 @@ and `crd_profile`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from libtortie.datastore import crd_ipam, crd_metadata
@@ -182,18 +182,17 @@ class ResourceShape:
         )
 
     def queries(self, scope: Scope) -> tuple[Query, ...]:
-        """The kind's objects, of a namespace, or the one."""
+        """The kind's objects, of a namespace, or the one (which may have either of two names)."""
+        if isinstance(scope, ResourceKey) and self.has_former_names:
+            return (Query(self.api, scope.namespace),)
         if isinstance(scope, ResourceKey):
             return (Query(self.api, scope.namespace, "", f"metadata.name={scope.name}"),)
         return (Query(self.api, scope.namespace if isinstance(scope, Resources) else ""),)
 
     def key(self, body: Json) -> Key:
         """See `Shape`."""
-        meta = metadata_of(body)
-        name = str(meta.get("name") or "")
-        if self.group is Group.V1 and self.kind in crd_metadata.POLICIES:
-            name = self._policy_name(body, name)
-        return ResourceKey(self.kind, name, str(meta.get("namespace") or ""))
+        namespace = str(metadata_of(body).get("namespace") or "")
+        return ResourceKey(self.kind, self.name_of(body), namespace)
 
     def value(self, key: Key, body: Json) -> Value:
         """See `Shape`."""
@@ -222,19 +221,38 @@ class ResourceShape:
             created = value.metadata.creation_timestamp or before.get("creationTimestamp") or now
             marked = value.metadata.model_copy(update={"creation_timestamp": created})
             meta = marked.to_wire()
-        made = crd_object(
-            self.place(key), wire.pop("spec"), meta, old, group=self.group, kind=self.kind
-        )
-        return made | wire
+        spec, place = wire.pop("spec"), self.place(key)
+        if old is not None and metadata_of(old).get("name") not in (None, place.name):
+            place = self.former_place(key)
+            if self.name_of({"metadata": {"name": place.name}, "spec": spec}) == key.name:
+                return crd_object(place, spec, meta, old, group=self.group) | wire  # no name told
+        return crd_object(place, spec, meta, old, group=self.group, kind=self.kind) | wire
 
-    def _policy_name(self, body: Json, name: str) -> str:
-        where = where_of(self.api, body)
-        shown = crd_metadata.shown(self.group, where, body).get("name")
+    @property
+    def has_former_names(self) -> bool:
+        """Whether older releases kept some of these objects under other names."""
+        return self.group is Group.V1 and self.kind in crd_metadata.POLICIES
+
+    def former_place(self, key: Key) -> Place:
+        """Where an older release keeps it. `InvalidInput` where none can be."""
+        place = self.place(key)
+        return require_name(replace(place, name=_LEGACY_POLICY + place.name))
+
+    def is_former(self, body: Json) -> bool:
+        """Whether an object has the name that an older release gave it."""
+        return self.has_former_names and self.name_of(body) != metadata_of(body).get("name")
+
+    def name_of(self, body: Json) -> str:
+        """The name of the resource that an object is. Raises `Malformed`."""
+        name = str(metadata_of(body).get("name") or "")
+        if not self.has_former_names:
+            return name
+        told = crd_metadata.told_name(where_of(self.api, body), body)
         spec = body.get("spec")
         tier = spec.get("tier") if isinstance(spec, Mapping) else ""
-        if shown == name and name.startswith(_LEGACY_POLICY) and tier in (None, "", DEFAULT):
+        if not told and name.startswith(_LEGACY_POLICY) and tier in (None, "", DEFAULT):
             return name.removeprefix(_LEGACY_POLICY)
-        return str(shown or name)
+        return told or name
 
 
 def crd_object(

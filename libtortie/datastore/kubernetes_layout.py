@@ -11,6 +11,7 @@ from libtortie.datastore.crd_node import NodeShape
 from libtortie.datastore.crd_profile import ProfileShape
 from libtortie.datastore.crd_shapes import ConfigShape, CrdShape, ResourceShape, Shape
 from libtortie.datastore.kubernetes_core import EndpointShelf, NodeShelf, ProfileShelf
+from libtortie.datastore.kubernetes_policies import PolicyShelf
 from libtortie.datastore.kubernetes_shelves import CrdShelf, IpamShelf, Shelf
 from libtortie.kube.raw import RawObjects
 from libtortie.model.keys import (
@@ -70,6 +71,8 @@ class Layout:
         if isinstance(key, ResourceKey) and key.kind in _VIEW_SHELVES:
             return _VIEW_SHELVES[key.kind](self._objects)
         shape = self._crd(key)
+        if isinstance(shape, ResourceShape) and shape.has_former_names:
+            return PolicyShelf(self._objects, shape, self._now)
         kept = IpamShelf if isinstance(shape, IpamShape) else CrdShelf
         return kept(self._objects, shape, self._now)
 

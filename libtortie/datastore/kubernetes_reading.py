@@ -15,6 +15,7 @@ from libtortie.datastore.crd_ipam import is_deleted
 from libtortie.datastore.crd_ipam_shapes import AffinityShape, IpamShape
 from libtortie.datastore.crd_names import Json, revision_of
 from libtortie.datastore.crd_shapes import Shape, in_scope
+from libtortie.datastore.kubernetes_policies import current, require_plain_end
 from libtortie.datastore.port import Event, Listing, Put, Record, Removed
 from libtortie.errors import Malformed, Unavailable
 from libtortie.kube.lines import RawEvent
@@ -30,7 +31,7 @@ def listing_of(shape: Shape, scope: Scope, bodies: Iterable[Json], revision: str
     """The listing of objects in any order."""
     records: list[Record] = []
     malformed: list[str] = []
-    for body in bodies:
+    for body in current(shape, bodies):
         try:
             key = shape.key(body)
             if key is None or not in_scope(scope, key) or _hidden(shape, body):
@@ -45,7 +46,7 @@ def listing_of(shape: Shape, scope: Scope, bodies: Iterable[Json], revision: str
 def keys_of(shape: Shape, scope: Scope, bodies: Iterable[Json]) -> tuple[Key, ...]:
     """The keys of objects, in path order; what has none is left out."""
     found: list[Key] = []
-    for body in bodies:
+    for body in current(shape, bodies):
         try:
             key = shape.key(body)
         except Malformed:
@@ -93,6 +94,8 @@ class Events:
                 key = self.shape.former(event.object)
             if key is None or not in_scope(self.scope, key):
                 return
+            if event.type == "DELETED":
+                require_plain_end(self.shape, event.object)
             if event.type == "DELETED" or not there:
                 if event.type != "ADDED" and key not in self._gone:  # what is new was no value
                     yield Removed(key)

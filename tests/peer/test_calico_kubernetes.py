@@ -156,13 +156,14 @@ def test_what_calicoctl_applied_is_read_and_rewritten_without_loss(
 def test_policies_are_listed_without_the_prefix_that_this_release_stores(
     store: KubernetesDatastore, calicoctl: Calicoctl, kind: Kind
 ) -> None:
-    """The datastore finds them in lists; by name only once a younger Calico renamed them."""
+    """And are read by that name, too."""
     with pytest.raises(CalicoError, match="applied the first"):
         calicoctl.apply((story.HERE / "resources.yaml").read_text())
     (record,) = store.list(Resources(kind)).records
     assert isinstance(record.key, ResourceKey)
     assert isinstance(record.value, Resource)
     assert record.key.name == record.value.metadata.name
+    assert store.get(record.key) == record
     theirs = calicoctl.get(kind.value, record.key.name, record.key.namespace)
     assert record.value.to_wire()["spec"] == theirs["spec"]
 
