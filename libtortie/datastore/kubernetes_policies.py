@@ -29,7 +29,7 @@ class PolicyShelf(CrdShelf):
         """See `Shelf`. One more request where nothing has the policy's own name."""
         found = super().read(key)
         if found is None or not self._is(found, key):
-            return self._former(key) or found
+            return self._former(key)
         return found
 
     def create(self, key: Key, value: Value) -> Json:
@@ -42,7 +42,7 @@ class PolicyShelf(CrdShelf):
     def delete(self, key: Key, revision: str | None) -> None:
         """See `Shelf`. Read first: which of the names it has."""
         place, found = self.shape.place(key), self.read(key)
-        if found is None or not self._is(found, key):
+        if found is None:
             raise absent(place)
         place = Place(place.api, str(metadata_of(found)["name"]), place.namespace)
         if revision is not None and revision != revision_of(found):
@@ -56,10 +56,10 @@ class PolicyShelf(CrdShelf):
             found = self._objects.get(place.api, place.name, place.namespace)
         except (InvalidInput, NotFound):
             return None
-        return found if self.shape.key(found) == key else None
+        return found if self._is(found, key) else None
 
     def _is(self, found: Json, key: Key) -> bool:
-        """Whether an object with the policy's own name is it; so is one that cannot be read."""
+        """Whether an object with one of the policy's names is it; so is one that cannot be read."""
         try:
             return self.shape.key(found) == key
         except Malformed:

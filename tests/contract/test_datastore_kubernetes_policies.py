@@ -170,8 +170,32 @@ def test_what_no_older_release_named_so_has_its_own_name(
     assert store.get(shown.key) == changed
     with pytest.raises(NotFound):
         store.get(key_of(kind, "a"))
+    with pytest.raises(NotFound):
+        store.delete(key_of(kind, "a"))
+    beside = store.create(key_of(kind, "a"), policy(kind, "a", order=1))
+    assert list(store.list(Resources(kind)).records) == [beside, changed]
     store.delete(shown.key)
-    assert store.list(Resources(kind)).records == ()
+    assert list(store.list(Resources(kind)).records) == [beside]
+
+
+def test_by_the_name_of_its_object_it_is_nowhere(
+    server: ApiServer, store: KubernetesDatastore, kind: Kind
+) -> None:
+    put(server, kind, "default.allow-web")
+    (shown,) = store.list(Resources(kind)).records
+    other = key_of(kind, "default.allow-web")
+    with pytest.raises(NotFound):
+        store.get(other)
+    with pytest.raises(NotFound):
+        store.update(other, policy(kind, "default.allow-web", order=9), shown.revision)
+    with pytest.raises(NotFound):
+        store.delete(other)
+    with pytest.raises(NotFound):
+        store.delete(other, shown.revision)
+    for revision in ("", "x", "1"):
+        with pytest.raises(Conflict):
+            store.delete(shown.key, revision)
+    assert list(store.list(Resources(kind)).records) == [shown]
 
 
 def test_so_has_one_of_ours_whose_name_begins_like_that(
@@ -249,6 +273,10 @@ def test_one_that_cannot_be_read_is_named_and_hides_no_other(
     assert name in listing.malformed[0]
     with pytest.raises(Malformed, match=name):
         store.get(key_of(kind))
+    with pytest.raises(AlreadyExists, match=name):
+        store.create(key_of(kind), policy(kind, order=1))
+    store.delete(key_of(kind))
+    assert store.list(Resources(kind)).malformed == ()
 
 
 def test_in_the_younger_group_a_name_is_a_name(server: ApiServer, kind: Kind) -> None:
