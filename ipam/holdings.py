@@ -88,10 +88,10 @@ def heal(tx: Transaction, found: Holdings) -> bool:
 
 def set_counts(tx: Transaction, handle_id: str, counts: Mapping[IPNetwork, int]) -> None:
     """Stage a handle's counts; a handle without addresses is deleted."""
+    key = HandleKey(handle_id)
     positive = {cidr: count for cidr, count in counts.items() if count > 0}
     if positive:
-        handle = tx.handle(handle_id)
-        now = replace(handle, blocks=positive) if handle else Handle(blocks=positive)
-        tx.put(HandleKey(handle_id), now)
+        handle = tx.value(key, Handle)
+        tx.put(key, replace(handle, blocks=positive) if handle else Handle(blocks=positive))
     else:
-        tx.remove(HandleKey(handle_id))
+        tx.remove(key)

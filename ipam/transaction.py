@@ -70,7 +70,7 @@ class Transaction(Reading):
     def value(self, key: Key, kind: type[V]) -> V | None:
         """The value of a key as this transaction would leave it. Raises `Malformed`."""
         entry = self._entry(key)
-        if entry.recalled:
+        if entry.recalled and not entry.guarded:
             self._require(entry)
         return _of_kind(entry, kind)
 
@@ -185,9 +185,9 @@ class Transaction(Reading):
 
 def _of_kind(entry: Entry, kind: type[V]) -> V | None:
     value = entry.now
-    if value is not None and not isinstance(value, kind):
-        raise Malformed(f"{path_of(entry.key)} holds a {type(value).__name__}")
-    return value
+    if value is None or isinstance(value, kind):
+        return value
+    raise Malformed(f"{path_of(entry.key)} holds a {type(value).__name__}")
 
 
 def _check(entry: Entry) -> Check:
