@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from lab.apiserver.server import ApiServer
 from libtortie import __version__
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.kube.objects import Meta, VirtualMachine
+from libtortie.model.ipam import Attribute
 from libtortie.model.keys import BlockKey, HandleKey, Kind, path_of
 from tests.fakes.gc_world import Town
 from tests.fakes.ipam_world import World, vm_pod
@@ -129,6 +130,23 @@ def test_leaks_are_counted_shown_and_reported_and_stay(site: Site) -> None:
     }
     used = [one for (one,) in report["allocations"].values() if one["inUse"]]
     assert [one["owners"] for one in used] == [["Workload (n1/shop/web)"]]
+
+
+def test_an_address_of_nobody_is_leaked(site: Site) -> None:
+    """What an older Calico leaves of one that was cooling down: no handle, no owner."""
+    (address,) = site.town.start("gone", "n2")
+    site.town.remove_pod("gone")
+    (block,) = [one for one in site.town.world.blocks() if address in one.cidr]
+    bare = replace(block, attributes=(Attribute(),))
+    site.town.world.put(BlockKey(block.cidr), bare)
+    site.town.world.store.delete(HandleKey("k8s-pod-network.c-gone"))
+    file = site.root / "report.json"
+    shown = site("--show-problem-ips", "-o", str(file), status=2).stdout
+    why = "it has neither handle nor owner: nobody can release it"
+    assert f"  {address} leaked: {why}\n" in shown
+    assert shown.endswith("Check complete; found 1 problems.\n")
+    (entry,) = json.loads(file.read_text())["allocations"][str(address)]
+    assert entry["inUse"] is False
 
 
 def test_all_addresses_are_shown_with_whose_they_are(site: Site) -> None:

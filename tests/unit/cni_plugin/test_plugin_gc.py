@@ -109,6 +109,25 @@ def test_gc_leaves_other_veths_alone(world: CniWorld) -> None:
     assert "veth0" in node.host.links
 
 
+def test_gc_leaves_files_alone_that_are_no_attachments(world: CniWorld) -> None:
+    """A killed call's lock among them: its place is the next call's to take."""
+    node = world.node()
+    world.put_pod("web-0")
+    node.add("web-0", "c1")
+    files = {
+        name: world.directory / name
+        for name in ("node1/stale.lock", "node1/notes", "tortie.db", "nodename", "mtu", "lock")
+    }
+    for path in files.values():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("1400")
+    world.clock.sleep(60)
+    node.gc()
+    assert world.endpoints() == []
+    assert {path.read_text() for path in files.values()} == {"1400"}
+    node.add("web-0", "c2")
+
+
 def test_gc_looks_again_at_a_link_once_it_has_the_lock(world: CniWorld) -> None:
     """The runtime repeats a killed ADD just after GC listed its veth."""
     node = orphaned(world)
