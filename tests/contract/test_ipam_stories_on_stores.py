@@ -88,6 +88,25 @@ def test_of_two_that_claim_the_only_block_at_once_one_has_it(where: Where) -> No
             assert len(world.block(cidr).unallocated) == 2
 
 
+@pytest.mark.parametrize("state", list(AffinityState))
+def test_an_affinity_that_lies_gives_nothing(world: World, state: AffinityState) -> None:
+    """What the loser of a claim could not take back, whatever it came to."""
+    cidr = ip_network("10.0.0.0/30")
+    world.pools(pool("a", str(cidr), blockSize=30)).config(strict_affinity=True)
+    world.client("n2").assign("theirs", plain_pod("theirs", node="n2"), V4)
+    world.put(AffinityKey("n1", cidr), BlockAffinity(state))
+    client = world.client("n1")
+    for number in range(2):
+        with pytest.raises(NoFreeAddresses):
+            client.assign(f"h{number}", plain_pod(f"p{number}"), V4)
+    assert world.allocated() == {"theirs": 1}
+    world.pools(pool("b", "10.1.0.0/30", blockSize=30))
+    client.assign("h", plain_pod("p"), V4)
+    assert [str(key.cidr) for key in world.affinities("n1")] == ["10.1.0.0/30"]
+    assert AffinityKey("n2", cidr) in world.affinities()
+    world.audit()
+
+
 def test_a_release_that_stopped_half_way_is_in_nobodys_way(world: World) -> None:
     """An affinity that is being deleted, without its block: another node takes the range."""
     cidr = ip_network("10.0.0.0/30")
@@ -204,5 +223,6 @@ def test_a_fixed_address_of_a_dead_sandbox_has_one_owner_before_and_after(world:
     )
     assert [one.active for one in got] == [new]
     assert world.allocated() == {"net.new": 1}
+    assert set(world.handles()) == {"net.new"}
     assert client.release("net.old") == ()
     world.audit()
