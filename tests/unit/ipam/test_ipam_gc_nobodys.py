@@ -17,9 +17,10 @@ from libtortie.datastore.memory import MemoryDatastore
 from libtortie.errors import Unavailable
 from libtortie.model.ipam import Attribute, Block, IPAddress
 from libtortie.model.keys import BlockKey, Kind, ResourceKey
-from tests.fakes.faulty_store import Fault, FaultyStore
+from tests.fakes.faulty_store import Fault, FaultyStore, Killed, StepwiseStore
 from tests.fakes.gc_world import GRACE, Town
 from tests.fakes.ipam_world import plain_pod
+from tests.fakes.mortal_store import Countdown, told
 
 KEEP, WAIT, FREE = Outcome.KEEP, Outcome.WAIT, Outcome.FREE
 LEAKED = "it has neither handle nor owner: nobody can release it"
@@ -234,6 +235,33 @@ def test_whatever_becomes_of_the_commit_the_next_pass_finishes(town: Town, fault
     town.settle(2)
     assert str(address) not in town.held
     town.world.audit()
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_killed_at_every_call_the_next_passes_finish(stepwise: bool) -> None:
+    """Without transactions between any two writes, too; what lives is never touched."""
+    calls = dying_pass(0, stepwise=stepwise)
+    assert calls > 10
+    for number in range(1, calls + 1):
+        dying_pass(number, stepwise=stepwise)
+
+
+def dying_pass(die_at: int, *, stepwise: bool) -> int:
+    """A pass that is to free an address of nobody dies at a call; how many calls it makes."""
+    town = Town()
+    address = loose(town)
+    town.sweep()
+    countdown = Countdown(die_at)
+    store = told(town.world.store, countdown)
+    try:
+        town.sweep(StepwiseStore(store) if stepwise else store)
+    except Killed:
+        town.memory = {}
+    town.settle(2)
+    assert str(address) not in town.held, die_at
+    assert len(town.held) == 1, die_at
+    town.world.audit()
+    return len(countdown.steps)
 
 
 def test_check_names_it(town: Town) -> None:
