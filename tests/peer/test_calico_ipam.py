@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 
 import pytest
 
+from ipam.check import examine
 from ipam.client import AddressRequest
+from ipam.gc import Means, sweep
 from ipam.ownership import pod_owner
 from ipam.settings import NotReady
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.errors import NoFreeAddresses, OwnerMismatch
+from libtortie.kube.objects import Meta, Pod
 from libtortie.model.ipam import Attribute, IPAddress
 from tests.fakes.calico import Calicoctl, CalicoError, CalicoNode, on_etcd
 from tests.fakes.etcd_client import following
 from tests.fakes.etcd_server import EtcdMember
 from tests.fakes.ipam_world import START, plain_pod, vm_pod
+from tests.fakes.kube import FakeKube
 from tests.peer.shared import BOTH, OURS, THEIRS, V4, Shared, distinct
 
 
@@ -284,10 +289,28 @@ def test_owner_attributes_that_calico_does_not_know_are_kept_by_it(
     assert dict(kept.active) == owner
 
 
+def by_calicoctl(shared: Shared, address: IPAddress) -> None:
+    shared.calicoctl.run("ipam", "release", f"--ip={address}")
+
+
+def by_our_collector(shared: Shared, address: IPAddress) -> None:
+    """Two observations; the pod that lives is known to the API."""
+    kube = FakeKube()
+    kube.put(Pod(metadata=Meta(namespace="shop", name="db", uid="u-db")))
+    clock = iter(range(0, 100_000, 1000))
+    means = Means(
+        shared.world.store, kube, lambda: datetime.now(UTC), monotonic=lambda: float(next(clock))
+    )
+    first = sweep(means, {}, grace=900.0)
+    assert address in examine(first.opinions).leaked
+    sweep(means, first.memory, grace=900.0)
+
+
+@pytest.mark.parametrize("free", [by_calicoctl, by_our_collector])
 def test_this_release_forgets_when_an_address_was_released(
-    shared: Shared, theirs: CalicoNode
+    shared: Shared, theirs: CalicoNode, free: Callable[[Shared, IPAddress], None]
 ) -> None:
-    """Why no cooldown may be set beside it: it leaves an address that is nobody's and not free."""
+    """It leaves an address that is nobody's and not free, until somebody looks for such."""
     client = shared.client(THEIRS)
     shared.world.config(cooldown_seconds=1)
     (got,) = client.assign("net.c1", plain_pod("web", node=THEIRS), V4)
@@ -299,8 +322,9 @@ def test_this_release_forgets_when_an_address_was_released(
     want = AddressRequest(addresses=(got.address,))
     with pytest.raises(OwnerMismatch, match=f"{got.address} is not free: held by handle None"):
         client.assign("net.c3", plain_pod("x", node=THEIRS), want)
-    shared.calicoctl.run("ipam", "release", f"--ip={got.address}")
+    free(shared, got.address)
     assert client.assign("net.c3", plain_pod("x", node=THEIRS), want)[0].address == got.address
+    assert len(theirs.addresses("net.c2")) == 1
     shared.audit()
 
 

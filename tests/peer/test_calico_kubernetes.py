@@ -30,7 +30,7 @@ from libtortie.model.keys import (
     ResourceKey,
     Resources,
 )
-from libtortie.model.resources import IPPool, Resource
+from libtortie.model.resources import IPPool, Resource, parse_resource
 from tests.fakes.calico import Calicoctl, CalicoError, CalicoNode, Place, on_kubernetes
 from tests.fakes.ipam_world import World, check_block, plain_pod, pool, vm_pod
 from tests.fakes.kubernetes_store import kubernetes_api, put_object, stores_of
@@ -166,6 +166,15 @@ def test_policies_are_listed_without_the_prefix_that_this_release_stores(
     assert store.get(record.key) == record
     theirs = calicoctl.get(kind.value, record.key.name, record.key.namespace)
     assert record.value.to_wire()["spec"] == theirs["spec"]
+    wire = record.value.to_wire()
+    changed = parse_resource(kind, {**wire, "spec": {**wire["spec"], "order": 4242}})
+    store.update(record.key, changed, record.revision)
+    seen = calicoctl.get(kind.value, record.key.name, record.key.namespace)
+    assert seen["spec"] == {**theirs["spec"], "order": 4242}
+    store.delete(record.key)
+    assert store.list(Resources(kind)).records == ()
+    with pytest.raises(CalicoError, match="does not exist"):
+        calicoctl.get(kind.value, record.key.name, record.key.namespace)
 
 
 def _own(resource: dict[str, Any]) -> dict[str, Any]:
