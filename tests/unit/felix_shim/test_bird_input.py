@@ -187,6 +187,7 @@ def test_only_confirmed_blocks_are_announced() -> None:
         "10.65.0.0/26": BlockAffinity(AffinityState.CONFIRMED),
         "10.65.0.64/26": BlockAffinity(AffinityState.PENDING),
         "10.65.0.128/26": BlockAffinity(AffinityState.CONFIRMED, deleted=True),
+        "10.65.0.192/26": BlockAffinity(AffinityState.PENDING_DELETION),
     }
     for cidr, affinity in states.items():
         key = AffinityKey(NODE, ip_network(cidr))
