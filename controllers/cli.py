@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import TortieError
 from libtortie.model.times import parse_duration
-from libtortie.wording import DEFAULT_CONFIG
+from libtortie.wording import DEFAULT_CONFIG, visible
 
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
@@ -39,7 +40,9 @@ def run(args: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        at = Connection(client_config(options.config, "", Surroundings(os.environ)), API_SECONDS)
+        at = Connection(
+            client_config(options.config or "", "", Surroundings(os.environ)), API_SECONDS
+        )
         try:
             return 0 if _collector(at, options, stop).run() else 1
         finally:
@@ -69,7 +72,6 @@ def _parser() -> argparse.ArgumentParser:
         "-c",
         "--config",
         type=_text,
-        default="",
         metavar="FILE",
         help=f"where datastore and API are (default {DEFAULT_CONFIG}, environment, node.yaml)",
     )
@@ -146,6 +148,8 @@ def _duration(value: str) -> float:
 
 def _say(line: str) -> None:
     """A line of the result; what the output's encoding does not have is escaped."""
+    if sys.stdout is None:  # the caller closed it
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     sys.stdout.flush()
@@ -162,14 +166,16 @@ def _say_if_possible(line: str) -> None:
 
 
 def _complain(line: str) -> None:
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"Error: {line}\n")
-        sys.stderr.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"Error: {visible(line)}\n")
+            sys.stderr.flush()
 
 
 def _drop_output() -> None:
     """Leave nothing for the interpreter to write, and complain about, as it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

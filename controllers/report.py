@@ -1,6 +1,7 @@
 """What a pass of garbage collection says, as text for people or as one JSON object. Pure.
 
-The counts have the names of Calico's metrics.
+The counts have the names of Calico's metrics. What a record says is
+shown, and no terminal obeys it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ipam.gc_inventory import Allocated
 from ipam.gc_verdicts import Subject
 from ipam.vm_handles import VMHandle
 from libtortie.model.times import rfc3339
+from libtortie.wording import visible
 
 SHOWN = 5
 """Most reasons for not knowing that are shown as text."""
@@ -39,6 +41,10 @@ def counts(swept: Swept) -> dict[str, int]:
 
 def text(swept: Swept, *, dry_run: bool) -> Iterator[str]:
     """Lines: each verdict (without a dry run only those that keep nothing), then a summary."""
+    yield from map(visible, _told(swept, dry_run=dry_run))
+
+
+def _told(swept: Swept, *, dry_run: bool) -> Iterator[str]:
     shown = [one for one in swept.verdicts if dry_run or one.outcome is not Outcome.KEEP]
     yield from explain(shown)
     if not dry_run:
@@ -73,7 +79,7 @@ def line(swept: Swept, at: datetime, *, dry_run: bool) -> str:
         "verdicts": [_verdict(one) for one in shown],
         "unreadable": list(swept.opinions.inventory.unreadable),
     }
-    return json.dumps(body, ensure_ascii=False)
+    return json.dumps(body)
 
 
 def _verdict(one: Verdict[Subject]) -> Mapping[str, object]:

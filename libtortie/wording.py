@@ -1,4 +1,4 @@
-"""Small questions about what people typed, and the name of the file they may write.
+"""Small questions about what people typed, what they may be shown, and the file they may write.
 
 Imported by command lines at start-up, so it imports nothing of weight.
 """
@@ -18,6 +18,19 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Text for a terminal: what moves the cursor, colours, hides or reorders is escaped.
+
+    Whoever may write a record may have put it there. `keep` are characters that are left alone.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def meant(word: str, known: Iterable[str]) -> str:

@@ -16,12 +16,14 @@ from typing import Any
 import click
 
 from libtortie.errors import TortieError
-from libtortie.wording import is_text
+from libtortie.wording import is_text, visible
 from tortiectl.lazy import Entry, LazyGroup
 from tortiectl.options import not_empty
 
 FAILED = 1
 INTERRUPTED = 130
+
+LINE_END = "\n"
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
@@ -108,7 +110,7 @@ def _complain(error: click.ClickException) -> None:
     color = False if os.environ.get("NO_COLOR") else None
     ctx = getattr(error, "ctx", None)
     label = click.style("Error:", fg="red", bold=True)
-    click.echo(f"{label} {error.format_message()}", err=True, color=color)
+    click.echo(f"{label} {visible(error.format_message(), keep=LINE_END)}", err=True, color=color)
     if isinstance(error, click.UsageError) and ctx is not None:
         click.echo(f"See `{ctx.command_path} --help`.", err=True)
 

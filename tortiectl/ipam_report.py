@@ -13,6 +13,7 @@ from ipam.settings import Setting
 from libtortie.model.ipam import Attribute, Block, IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import IPNetwork
 from libtortie.model.times import rfc3339
+from libtortie.wording import visible
 
 USE_HEADINGS = ("GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE")
 BORROWED_HEADINGS = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO")
@@ -90,10 +91,10 @@ def address_lines(address: IPAddress, attribute: Attribute | None) -> Iterator[s
         yield f"{address} is not assigned"
         return
     yield f"IP {address} is in use"
-    yield f"Handle ID: {attribute.handle_id or ''}"
+    yield visible(f"Handle ID: {attribute.handle_id or ''}")
     for title, owner in (("Active", attribute.active), ("Alternate", attribute.alternate)):
         yield f"{title} Owner Attributes:"
-        yield from (f"  {key}: {owner[key]}" for key in sorted(owner))
+        yield from (visible(f"  {key}: {owner[key]}") for key in sorted(owner))
 
 
 def cooling_text(address: IPAddress, attribute: Attribute, seconds: int) -> str:

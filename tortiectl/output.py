@@ -16,6 +16,7 @@ from libtortie.datastore import gojson
 from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind
 from libtortie.model.resources import API_VERSION, Resource
+from libtortie.wording import visible
 from tortiectl.show_columns import chosen, rows_of
 from tortiectl.text_tables import columns
 
@@ -36,7 +37,8 @@ def render(
 ) -> str:
     """Resources of one kind; `single`: one was asked for by its name."""
     if form == "name":
-        return "\n".join(f"{kind.lower()}.{GROUP}/{wire['metadata']['name']}" for wire in wires)
+        names = (visible(wire["metadata"]["name"]) for wire in wires)
+        return "\n".join(f"{kind.lower()}.{GROUP}/{name}" for name in names)
     if form in ("ps", "wide"):
         shown = chosen(kind, wide=form == "wide", all_namespaces=all_namespaces)
         return columns([column.heading for column in shown], rows_of(shown, wires))
@@ -44,8 +46,18 @@ def render(
     return document(wires[0] if single else body, form)
 
 
+def readable_json(body: Any, *, sort_keys: bool = False) -> str:
+    """Indented JSON; letters stay letters, what a terminal would obey is escaped."""
+    text = json.dumps(body, indent=2, sort_keys=sort_keys, ensure_ascii=False)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
+    )
+
+
 def document(body: Any, form: str) -> str:
     """A JSON or YAML document without its last newline."""
     if form == "json":
-        return json.dumps(body, indent=2, sort_keys=True, ensure_ascii=False)
+        return readable_json(body, sort_keys=True)
     return yaml.safe_dump(body, sort_keys=True, allow_unicode=True, width=1 << 16).rstrip("\n")

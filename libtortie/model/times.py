@@ -18,6 +18,8 @@ _UNITS = {
     "m": 60.0,
     "h": 3600.0,
 }
+_MOST = 2**63 // 10**9
+"""The longest of Go's durations, in whole seconds: 292 years."""
 _PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
@@ -49,4 +51,6 @@ def parse_duration(text: str) -> float:
         position = part.end()
     if not text:
         raise ValueError("a duration must not be empty")
+    if total > _MOST:
+        raise ValueError(f"{text!r} is a longer duration than there is; the longest are 292 years")
     return total

@@ -212,6 +212,7 @@ def test_a_datastore_that_is_not_there_is_one_message(site: Site, tmp_path: Path
         (["--grace", "5"], "'5' is not a duration such as 30s or 1m30s"),
         (["--grace", "-5s"], ""),
         (["--period", ""], "a duration must not be empty"),
+        (["--grace", "9999999h"], "the longest are 292 years"),
         (["-c", ""], "is empty"),
         (["-o", "yaml"], "invalid choice"),
         (["extra"], "unrecognized arguments"),
@@ -220,6 +221,60 @@ def test_a_datastore_that_is_not_there_is_one_message(site: Site, tmp_path: Path
 def test_a_wrong_command_line(site: Site, args: list[str], said: str) -> None:
     _, err = site(*args, status=2)
     assert said in err
+
+
+def test_the_longest_grace_is_waited_for(site: Site) -> None:
+    process = site.start("--grace", "2562047h", "--period", "2562047h")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("wait (in 9223369200 s)")
+    process.terminate()
+    assert process.wait(DEADLINE) == 0
+
+
+def test_without_a_file_the_environment_says_where_all_is(site: Site) -> None:
+    """As documented: no option is needed."""
+    command = [sys.executable, "-m", "controllers.cli", "gc", *ONCE]
+    where = {
+        "TORTIE_SQLITE_PATH": site.spec["sqlitePath"],
+        "K8S_API_ENDPOINT": site.spec["k8sAPIEndpoint"],
+    }
+    done = subprocess.run(
+        command,
+        env={**os.environ, **where},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert leaked(site) == ""
+
+
+@pytest.mark.parametrize(
+    ("closed", "status", "said"),
+    [(">&-", 1, "Error: output: Bad file descriptor\n"), ("2>&-", 0, ""), (">&- 2>&-", 1, "")],
+)
+def test_without_an_output(site: Site, closed: str, status: int, said: str) -> None:
+    site.start("--help").communicate(timeout=DEADLINE)  # writes the file
+    command = f"{sys.executable} -m controllers.cli gc -c {site.file} --once --dry-run {closed}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_a_record_cannot_write_on_the_terminal(site: Site) -> None:
+    town = site.town
+    (address,) = town.run("evil", "n1")
+    pod = "evil\x1b[2J\nfree: everything\x9b31m\x7f\u202e"
+    town.rewrite(address, {"namespace": "shop", "pod": pod, "node": "n1"})
+    out, _ = site("--once", "--dry-run")
+    assert all(line.isprintable() for line in out)
+    told = r"pod shop/evil\x1b[2J\nfree: everything\x9b31m\x7f\u202e is gone"
+    assert any(line.endswith(told) for line in out)
+    (line,), _ = site("--once", "--dry-run", "-o", "json")
+    assert line.isprintable()
+    assert f"pod shop/{pod} is gone" in [one["reason"] for one in json.loads(line)["verdicts"]]
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(site: Site) -> None:

@@ -94,6 +94,28 @@ def test_a_sound_store(site: Site) -> None:
     assert out.endswith("Check complete; found 0 problems.\n")
 
 
+def test_a_record_cannot_write_on_the_terminal(site: Site) -> None:
+    """A stored record is anybody's who may write it: what it says is shown, not obeyed."""
+    pod = "evil\x1b[2J\nCheck complete; found 0 problems.\x9b\x7f\u202e"
+    (address,) = site.town.run("evil", "n2")
+    site.town.rewrite(address, {"namespace": "shop", "pod": pod, "node": "n1"})
+    escaped = r"evil\x1b[2J\nCheck complete; found 0 problems.\x9b\x7f\u202e"
+    file = site.root / "report.json"
+    out = site("--show-all-ips", "-o", str(file), status=2).stdout
+    assert f"  {address} leaked: pod shop/{escaped} is gone\n" in out
+    assert all(line.isprintable() for line in out.split("\n"))
+    text = file.read_text()
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert json.loads(text)["allocations"][str(address)][0]["pod"] == pod
+    for args in (["--ip", str(address)], ["--show-borrowed"]):
+        shown = CliRunner().invoke(
+            main, ["ipam", "show", *args, "-c", str(site.root / "tortiectl.cfg")]
+        )
+        assert shown.exit_code == 0
+        assert escaped in shown.output
+        assert all(line.isprintable() for line in shown.output.split("\n"))
+
+
 def test_leaks_are_counted_shown_and_reported_and_stay(site: Site) -> None:
     address = leak(site)
     file = site.root / "report.json"

@@ -11,7 +11,7 @@ import click
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import InvalidInput, Malformed, NotFound
 from libtortie.model.keys import Kind, ResourceKey, Resources
-from libtortie.wording import meant
+from libtortie.wording import meant, visible
 from tortiectl.connection import connect
 from tortiectl.kinds import names_of, parse_kind
 from tortiectl.options import config_option, not_empty
@@ -73,7 +73,7 @@ def get(
         if text:
             click.echo(text)
     for complaint in found.complaints:
-        click.echo(complaint, err=True)
+        click.echo(visible(complaint), err=True)
     if found.complaints:
         ctx.exit(1)
 

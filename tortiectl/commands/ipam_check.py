@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +15,11 @@ from libtortie.access import kubeconfig_in
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import InvalidInput, Malformed, NotFound, TortieError
 from libtortie.model.keys import Kind, ResourceKey
+from libtortie.wording import visible
 from tortiectl.check_report import narrative, report
 from tortiectl.connection import connect
 from tortiectl.options import config_option, not_empty
+from tortiectl.output import readable_json
 
 PROBLEMS = 2
 """Exit status when something is wrong with what is stored."""
@@ -67,9 +68,9 @@ def check(
     found = examine(seen)
     if output:
         body = report(seen, found, _cluster(at.store), __version__)
-        _write(Path(output), json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+        _write(Path(output), readable_json(body) + "\n")
     for line in narrative(seen, found, show_all=show_all_ips, show_problems=show_problem_ips):
-        click.echo(line)
+        click.echo(visible(line))
     if found.problems:
         ctx.exit(PROBLEMS)
     _require_whole(found)

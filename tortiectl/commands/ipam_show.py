@@ -16,6 +16,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError
 from libtortie.model.ipam import Attribute, Block, IPAddress
 from libtortie.model.keys import Blocks
+from libtortie.wording import visible
 from tortiectl import ipam_report as report
 from tortiectl.connection import Connection, connect
 from tortiectl.options import config_option, not_empty
@@ -67,7 +68,7 @@ def show(
     for line in lines:
         click.echo(line)
     for complaint in complaints:
-        click.echo(complaint, err=True)
+        click.echo(visible(complaint), err=True)
     if complaints:
         ctx.exit(1)
 

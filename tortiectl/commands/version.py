@@ -17,8 +17,9 @@ def version(ctx: click.Context, config: str, client: bool) -> None:
     click.echo(f"Client Version:    v{__version__}")
     if client:
         return
+    from libtortie.wording import visible
     from tortiectl.cluster import cluster_lines
     from tortiectl.connection import connect
 
     for line in cluster_lines(connect(ctx, config).store):
-        click.echo(line)
+        click.echo(visible(line))

@@ -23,7 +23,9 @@ def test_go_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "30", "s", "-1s", "30 s", "1d", "1s!", "\u0661s"])
+@pytest.mark.parametrize(
+    "text", ["", "30", "s", "-1s", "30 s", "1d", "1s!", "\u0661s", "2562048h", "9" * 400 + "h"]
+)
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
