@@ -23,123 +23,37 @@ from libtortie.errors import (
     InvalidInput,
     MigrationRefused,
     NoFreeAddresses,
-    NotFound,
     OwnerMismatch,
     TortieError,
     Unavailable,
 )
-from libtortie.kube.objects import KubeNode, Meta, Pod, PodIP, PodSpec, PodStatus, VirtualMachine
+from libtortie.kube.objects import KubeNode, Meta, VirtualMachine
 from libtortie.model.ipam import AffinityState, Block, IPAddress, Owner
 from libtortie.model.keys import Kind
 from tests.fakes.faulty_store import Killed, StepwiseStore
+from tests.fakes.ipam_steps import (
+    CONFIGS,
+    NODES,
+    OF_OPERATORS,
+    OF_PODS,
+    OF_VMS,
+    PODS,
+    POOLS,
+    RESERVATIONS,
+    VMS,
+    Api,
+    Machine,
+    Step,
+    Trouble,
+)
 from tests.fakes.ipam_world import UNHURRIED, World, plain_pod, pool, vm_pod
-from tests.fakes.kube import FakeKube
-from tests.fakes.mortal_store import Countdown, Outage, Tell, told
+from tests.fakes.mortal_store import told
 
 T = TypeVar("T")
 
-NODES = ("n1", "n2", "n3")
-PODS = tuple(f"p{number}" for number in range(7))
-VMS = ("vm1", "vm2", "vm3")
-POOLS = {
-    "a": {"cidr": "10.0.0.0/29", "blockSize": 30},
-    "c": {"cidr": "10.0.1.0/30", "blockSize": 30},
-    "b": {"cidr": "fd00::/125", "blockSize": 126},
-}
-RESERVATIONS = ("10.0.0.2/32", "10.0.0.4/30", "fd00::1/128", "")
-CONFIGS: tuple[Mapping[str, object], ...] = (
-    {},
-    {"strict_affinity": True},
-    {"strict_affinity": True, "max_blocks_per_host": 1},
-    {"cooldown_seconds": 60},
-    {"cooldown_seconds": 60, "strict_affinity": True},
-    {"auto_allocate_blocks": False, "strict_affinity": True},
-)
 BRIEF = Retry(attempts=4, seconds=60.0, pause=0.0, longest_pause=0.0)
 GRACE = 900.0
 REFUSALS = (NoFreeAddresses, OwnerMismatch, MigrationRefused, InvalidInput)
-VERBS = (
-    *("assign", "assign", "assign", "release", "release", "explicit"),
-    *("start", "start", "migrate", "promote", "leave", "stop", "delete", "desert"),
-    *("collect", "configure", "toggle", "reserve", "wait", "jump"),
-)
-TROUBLES = (
-    *("", "", "", "", "kill", "kill", "lost", "silent", "down", "conflict"),
-    *("interlope", "interlope"),
-)
-OF_PODS = ("assign", "release", "explicit")
-OF_VMS = ("start", "migrate", "promote", "leave", "stop", "delete", "desert")
-OF_OPERATORS = ("configure", "toggle", "reserve")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One thing that happens: numbers are taken modulo what there is."""
-
-    verb: str
-    node: int = 0
-    subject: int = 0
-    choice: int = 0
-    trouble: str = ""
-    nth: int = 1
-    other: Step | None = None
-    """What another node does between this one's reads and its commit."""
-
-
-@dataclass
-class Machine:
-    """A VM as the API has it, and the pods it runs in."""
-
-    name: str
-    uid: str = ""
-    active: Owner = field(default_factory=dict)
-    target: Owner = field(default_factory=dict)
-    source: Owner = field(default_factory=dict)
-
-    @property
-    def handle(self) -> str:
-        return f"k8s-pod-network.vmi.shop.{self.name}"
-
-
-def _nothing(what: str) -> None:
-    """Nothing befalls this step."""
-
-
-class Trouble:
-    """What befalls one operation, by the calls it makes of its store."""
-
-    def __init__(self, step: Step, interlope: Callable[[], None]) -> None:
-        self.struck = False
-        self._kind = step.trouble
-        self._interlope = interlope
-        self._left = step.nth
-        tells: dict[str, Tell] = {
-            "kill": Countdown(step.nth),
-            "lost": Outage(step.nth),
-            "silent": Outage(step.nth, lasting=True),
-        }
-        self._tell = tells.get(step.trouble, _nothing)
-
-    def __call__(self, what: str) -> None:
-        try:
-            self._tell(what)
-        except BaseException:
-            self.struck = True
-            raise
-        if self._kind == "down" and what.startswith("before"):
-            self._left -= 1
-            if self._left <= 0:
-                self.struck = True
-                raise Unavailable("injected: nobody answers")
-        if what not in ("before commit", "before create", "before update", "before delete"):
-            return
-        if self._kind == "conflict" and self._left > 0:
-            self._left -= 1
-            self.struck = True
-            raise Conflict("injected")
-        if self._kind == "interlope" and not self.struck:
-            self.struck = True
-            self._interlope()
 
 
 @dataclass
@@ -152,7 +66,7 @@ class Cluster:
     """Seconds that really went by; the wall clock may jump."""
 
     def __post_init__(self) -> None:
-        self.kube = FakeKube(*(KubeNode(metadata=Meta(name=name)) for name in NODES))
+        self.kube = Api(*(KubeNode(metadata=Meta(name=name)) for name in NODES))
         self.machines = {name: Machine(name) for name in VMS}
         self.holds: dict[str, set[IPAddress]] = {}
         self.disabled: set[str] = set()
@@ -246,8 +160,8 @@ class Cluster:
         pod = vm_pod(
             f"{vm.name}-{self._next()}", node=node, vm=vm.name, vm_uid=vm.uid, vmi_uid=f"i-{vm.uid}"
         )
-        self._forget_pods(vm)
-        self._put_pod(pod)
+        self.kube.forget_pods(vm)
+        self.kube.put_pod(pod)
         vm.active = pod
         want = AddressRequest(ipv6=bool(step.choice % 2))
 
@@ -272,7 +186,7 @@ class Cluster:
             vmi_uid=f"i-{vm.uid}",
             vmim_uid=f"m-{self.made}",
         )
-        self._put_pod(target)
+        self.kube.put_pod(target)
         got, _ = self._do(step, lambda client: client.claim_vm_target(vm.handle, target))
         self._settle(vm.handle, may_gain=False, may_lose=False)
         if got:
@@ -305,7 +219,7 @@ class Cluster:
     def _delete(self, step: Step) -> None:
         """The VM's object goes, then its pods, each with its DEL."""
         vm = self._vm(step)
-        self._forget_vm(vm)
+        self.kube.forget_vm(vm)
         for pod in (vm.target, vm.source, vm.active):
             self._disown(step, vm, pod)
         vm.active, vm.target, vm.source = {}, {}, {}
@@ -313,13 +227,13 @@ class Cluster:
     def _desert(self, step: Step) -> None:
         """The VM's object and its pods go, and no DEL ever comes."""
         vm = self._vm(step)
-        self._forget_vm(vm)
-        self._forget_pods(vm)
+        self.kube.forget_vm(vm)
+        self.kube.forget_pods(vm)
 
     def _disown(self, step: Step, vm: Machine, pod: Owner) -> None:
         if not pod:
             return
-        self._remove_pod(pod)
+        self.kube.remove_pod(pod)
         deleting = not vm.uid
         self._free(
             step,
@@ -363,21 +277,14 @@ class Cluster:
         found = self.world.client().by_handle(handle)
         owners = [owner for one in found for owner in (one.active, one.alternate) if owner]
         pods = [owner["pod"] for owner in owners if "pod" in owner]
-        return any(o.get("vm-uid") == vm.uid for o in owners) or any(map(self._has_pod, pods))
+        return any(o.get("vm-uid") == vm.uid for o in owners) or any(map(self.kube.has_pod, pods))
 
     def _show_pods(self) -> None:
         """The API has a pod for whoever holds an address."""
         for name in PODS:
             found = self.world.client().by_handle(f"k8s-pod-network.{name}")
             if found:
-                ips = tuple(PodIP(ip=str(one.address)) for one in found)
-                self.kube.put(
-                    Pod(
-                        metadata=Meta(namespace="shop", name=name, uid=f"u-{name}"),
-                        spec=PodSpec(node_name=found[0].active["node"]),
-                        status=PodStatus(phase="Running", podIPs=ips),
-                    )
-                )
+                self.kube.show(name, found[0].active["node"], (one.address for one in found))
 
     def _pass(self) -> None:
         means = Means(
@@ -590,29 +497,3 @@ class Cluster:
     def _put_pool(self, name: str) -> None:
         resource = pool(name, disabled=name in self.disabled, **POOLS[name])  # type: ignore[arg-type]  # a table of keywords
         self.world.put(resource.key, resource)
-
-    def _put_pod(self, owner: Owner) -> None:
-        meta = Meta(namespace="shop", name=owner["pod"], uid=owner["pod-uid"])
-        self.kube.put(Pod(metadata=meta))
-
-    def _has_pod(self, name: str) -> bool:
-        try:
-            self.kube.get(Pod, name, "shop")
-        except NotFound:
-            return False
-        return True
-
-    def _remove_pod(self, owner: Owner) -> None:
-        if self._has_pod(owner["pod"]):
-            self.kube.remove(Pod, owner["pod"], "shop")
-
-    def _forget_pods(self, vm: Machine) -> None:
-        for owner in (vm.active, vm.target, vm.source):
-            if owner:
-                self._remove_pod(owner)
-        vm.active, vm.target, vm.source = {}, {}, {}
-
-    def _forget_vm(self, vm: Machine) -> None:
-        if vm.uid:
-            self.kube.remove(VirtualMachine, vm.name, "shop")
-            vm.uid = ""

@@ -12,7 +12,8 @@ import sys
 import time
 import traceback
 
-from tests.fakes.ipam_model import TROUBLES, VERBS, Cluster, Step
+from tests.fakes.ipam_model import Cluster
+from tests.fakes.ipam_steps import TROUBLES, VERBS, Step
 
 EPISODE = 500
 """Operations of one cluster."""

@@ -13,14 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.fakes.ipam_model import (
-    OF_OPERATORS,
-    OF_PODS,
-    OF_VMS,
-    TROUBLES,
-    Cluster,
-    Step,
-)
+from tests.fakes.ipam_model import Cluster
+from tests.fakes.ipam_steps import OF_OPERATORS, OF_PODS, OF_VMS, TROUBLES, Step
 
 SOAK = bool(os.environ.get("TORTIE_SOAK"))
 EXAMPLES = 2000 if SOAK else 20
