@@ -60,12 +60,14 @@ def held_by(block: Block, handle_id: str) -> tuple[int, ...]:
     mine = [i for i in mine if block.attributes[i].released_at is None]
     if not mine:
         return ()
+    if len(mine) == 1 and block.allocations.count(mine[0]) == 1:  # as a rule: in C's time
+        return (block.allocations.index(mine[0]),)
     return tuple([o for o, index in enumerate(block.allocations) if index in mine])
 
 
 def is_empty(block: Block) -> bool:
     """No ordinal is held or cooling down."""
-    return not block.attributes or all(index is None for index in block.allocations)
+    return not block.attributes or block.allocations.count(None) == len(block.allocations)
 
 
 def assign(
@@ -177,15 +179,17 @@ def _give(block: Block, ordinals: Sequence[int], attribute: Attribute) -> Block:
 
 
 def _free(block: Block, ordinals: Sequence[int], *, touched: bool = False) -> Block:
-    gone = set(ordinals)
-    allocations = [None if o in gone else index for o, index in enumerate(block.allocations)]
+    allocations, numbers = list(block.allocations), dict(block.sequence_numbers)
+    for ordinal in ordinals:
+        allocations[ordinal] = None
+        numbers.pop(ordinal, None)
     kept, attributes = _compacted(allocations, block.attributes)
     return _with(
         block,
         kept,
         attributes,
         unallocated=(*block.unallocated, *ordinals),
-        numbers={o: n for o, n in block.sequence_numbers.items() if o not in gone},
+        numbers=numbers,
         sequence_number=block.sequence_number + touched,
     )
 
@@ -242,11 +246,12 @@ def _place_of(wanted: Attribute, attributes: list[Attribute]) -> int:
 
 def _compacted(
     allocations: Sequence[int | None], attributes: Sequence[Attribute]
-) -> tuple[list[int | None], list[Attribute]]:
+) -> tuple[Sequence[int | None], Sequence[Attribute]]:
     """Without the attributes nothing points at, the rest renumbered in their order."""
-    used = sorted({index for index in allocations if index is not None})
+    used = set(allocations)
+    used.discard(None)
     if len(used) == len(attributes):
-        return list(allocations), list(attributes)
-    renumbered: dict[int | None, int | None] = {old: new for new, old in enumerate(used)}
-    renumbered[None] = None
-    return [renumbered[i] for i in allocations], [attributes[i] for i in used]
+        return allocations, attributes
+    kept = [i for i in range(len(attributes)) if i in used]
+    renumbered: dict[int | None, int] = dict(zip(kept, range(len(kept)), strict=True))
+    return list(map(renumbered.get, allocations)), [attributes[i] for i in kept]
