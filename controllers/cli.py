@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     gc.add_argument(
         "--trust-empty-lists",
         action="store_true",
-        help="the cluster really has no pods or no nodes; otherwise an empty list frees nothing",
+        help="the cluster really has no pods or nodes, or others than IPAM knows; otherwise such "
+        "lists free nothing",
     )
     gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
     return parser

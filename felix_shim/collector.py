@@ -7,7 +7,7 @@ case the lower ones are down: compare-and-swap lets only one free them.
 A pass reads the blocks, and only when there is something to judge the API. It runs when a VM's
 deletion was seen, when what it saw is to be confirmed, after trouble, and at the latest every
 five minutes. So an address is free about a minute after its VM went. The watch only wakes; what
-counts is a complete list at the time of the pass.
+counts is a complete list at the time of the pass, of an API that has this very node.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 
 from felix_shim.jsonlog import Log
 from ipam.gc import GRACE_SECONDS, Collected, Means, Memory, Outcome, collect
+from ipam.gc_cluster import kube_name
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.datastore.port import Datastore
 from libtortie.errors import TortieError, first_line
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import VirtualMachine
 from libtortie.kube.port import Gone, KubeClient
-from libtortie.model.keys import Kind, ResourceKey, Resources
+from libtortie.model.keys import Kind, Resources
+from libtortie.model.resources import Node
 
 PERIOD_SECONDS = 300.0
 TROUBLE_SECONDS = 30.0
@@ -101,11 +103,18 @@ class Collector:
         handles, unreadable = read_vm_handles(self.means.store)
         for name in unreadable:
             self.log.error("stored_value_unreadable", reason=name)
-        nodes = _nodes(self.means.store)
+        known = _nodes(self.means.store)
+        nodes = tuple(known)
         found = [(one, patience(one, self.node, nodes, self.grace)) for one in handles]
         mine = {one.handle_id: seconds for one, seconds in found if seconds is not None}
         handles = tuple(one for one in handles if one.handle_id in mine)
-        return collect(self.means, handles, self._memory, lambda one: mine[one.handle_id])
+        return collect(
+            self.means,
+            handles,
+            self._memory,
+            lambda one: mine[one.handle_id],
+            witness=known.get(self.node) or self.node,
+        )
 
     def _complain(self, reason: str) -> None:
         """Once, until it is another complaint."""
@@ -114,12 +123,16 @@ class Collector:
         self._complaint = reason
 
 
-def _nodes(store: Datastore) -> tuple[str, ...]:
-    """The nodes that exist; () when one cannot be read: then none is known to be no more."""
+def _nodes(store: Datastore) -> dict[str, str]:
+    """The nodes that exist and what Kubernetes calls each, as far as its Node says.
+
+    None when one cannot be read: then none is known to be no more.
+    """
     listing = store.list(Resources(Kind.NODE))
     if listing.malformed:
-        return ()
-    return tuple(one.key.name for one in listing.records if isinstance(one.key, ResourceKey))
+        return {}
+    nodes = (one.value for one in listing.records if isinstance(one.value, Node))
+    return {node.metadata.name: kube_name(node) for node in nodes}
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from itertools import chain
 from . import gc_claims, gc_handles, gc_nobodys, gc_vms
 from .gc_apply import apply, free_vm
 from .gc_claims import Claim
-from .gc_cluster import Cluster, observe_cluster
+from .gc_cluster import Cluster, observe_cluster, without_witness
 from .gc_effects import Means
 from .gc_handles import HandleState
 from .gc_inventory import Allocated, Inventory, read_inventory
@@ -87,11 +87,18 @@ def collect(
     handles: tuple[VMHandle, ...],
     memory: Memory,
     grace: Callable[[VMHandle], float] = lambda _: GRACE_SECONDS,
+    *,
+    witness: str = "",
 ) -> Collected:
-    """Judge these handles and free what is to be freed. An empty set asks the API nothing."""
+    """Judge these handles and free what is to be freed. An empty set asks the API nothing.
+
+    `witness` is a node of ours by its name in the API: one that has none of it is another
+    cluster's, and frees nothing.
+    """
     if not handles:
         return Collected()
-    seen = gc_vms.observe(means.kube, handles, means.monotonic)
+    stranger = without_witness(means.kube, witness) if witness else None
+    seen = gc_vms.observe(means.kube, handles, means.monotonic, stranger=stranger)
     found = [gc_vms.opine(handle, seen) for handle in handles]
     verdicts, suspects = ripen(found, seen.span, memory, grace)
     done = tuple(free_vm(means, one, one.subject) for one in verdicts)
@@ -103,7 +110,7 @@ def opinions(means: Means, *, trust_empty: bool = False) -> Opinions:
     inventory = read_inventory(means.store, means.now())
     cluster = observe_cluster(means.kube, inventory, means.monotonic, trust_empty=trust_empty)
     machines = vm_handles(tuple(inventory.blocks.values()))
-    seen = gc_vms.observe(means.kube, machines, means.monotonic)
+    seen = gc_vms.observe(means.kube, machines, means.monotonic, stranger=cluster.stranger)
     theirs = {address for one in machines for address in one.addresses}
     others = (one for one in inventory.allocated() if one.piece.address not in theirs)
     return Opinions(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from libtortie.errors import NotFound, TortieError, first_line
+from libtortie.errors import TortieError, first_line
 from libtortie.kube.objects import KubeNode, Pod
 from libtortie.kube.port import KubeReader
 from libtortie.model.keys import IPNetwork
@@ -18,11 +18,11 @@ from libtortie.model.keys import IPNetwork
 from . import gc_effects, gc_nobodys, gc_vms
 from .gc_addresses import Life, owner_of, pod_life, pod_of
 from .gc_claims import Claim, Flaw
-from .gc_cluster import NO_API, Names, PodFacts, PodName, kube_name, names_in, pod_facts
+from .gc_cluster import Names, ask, kube_name, names_in, pod_facts
 from .gc_effects import BATCH, Means
 from .gc_handles import HandleState
 from .gc_inventory import Allocated, Inventory
-from .gc_verdicts import Outcome, Subject, Verdict, kept
+from .gc_verdicts import Outcome, Subject, Unknown, Verdict, kept
 from .ownership import is_pod
 from .vm_handles import VMHandle
 
@@ -118,16 +118,11 @@ def _pod_now(means: Means, inventory: Inventory, names: Names, found: Allocated)
         return Life(None, "told to stop")
     if not is_pod(owner):
         return _node_now(kube, inventory, owner.get("node", ""))
-    if kube is None:
-        return Life(None, NO_API.reason)
-    pods: dict[PodName, PodFacts] = {}
     namespace, name = pod_of(owner)
-    try:
-        pods[namespace, name] = pod_facts(kube.get(Pod, name, namespace), names)
-    except NotFound:
-        pass
-    except TortieError as error:
-        return Life(None, first_line(error))
+    pod = ask(kube, Pod, name, namespace)
+    if isinstance(pod, Unknown):
+        return Life(None, pod.reason)
+    pods = {} if pod is None else {(namespace, name): pod_facts(pod, names)}
     return pod_life(owner, found.piece.address, pods)
 
 
@@ -137,13 +132,10 @@ def _node_now(kube: KubeReader | None, inventory: Inventory, node: str) -> Life:
         return Life(False, "")
     stored = inventory.nodes.get(node)
     name = (kube_name(stored) if stored else "") or node
-    try:
-        kube.get(KubeNode, name)
-    except NotFound:
-        return Life(False, "")
-    except TortieError as error:
-        return Life(None, first_line(error))
-    return Life(True, f"node {name} exists")
+    found = ask(kube, KubeNode, name)
+    if isinstance(found, Unknown):
+        return Life(None, found.reason)
+    return Life(found is not None, f"node {name} exists" if found else "")
 
 
 def _mend(means: Means, judged: Sequence[tuple[Due, HandleState]]) -> list[Due]:

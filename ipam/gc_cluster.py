@@ -1,8 +1,9 @@
 """What lives, by the API and by what nodes have stored: pods, nodes, tunnel addresses.
 
 Asked after IPAM's own records were read (`gc_inventory`). An answer that fails, that the server
-gave before it had read its store, or that is empty where allocations say that it cannot be, is
-`Unknown`: nothing is ever condemned by it. Only `trust_empty` makes an empty list an answer.
+gave before it had read its store, that is empty where allocations say that it cannot be, or is
+another cluster's (`gc_stranger`), is `Unknown`: nothing is ever condemned by it. Only `trust_empty`
+believes the latter two. "Not found" is an answer only if it names the object (`ask`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any, TypeVar
 
 from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.objects import KubeNode, KubeObject, Pod
-from libtortie.kube.port import KubeReader
+from libtortie.kube.port import KubeReader, NotServed
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import ANNOTATION_POD_UID, ORCHESTRATOR_K8S
 from libtortie.model.resources import Node, WorkloadEndpoint
 
 from .gc_inventory import NODES, Inventory
+from .gc_stranger import nodes_of, pods_of, unknown_nodes, unknown_pods
 from .gc_verdicts import Span, Unknown
 
 T = TypeVar("T", bound=KubeObject)
@@ -52,6 +54,8 @@ class Cluster:
     span: Span
     pods: Mapping[PodName, PodFacts] | Unknown
     nodes: frozenset[str] | Unknown
+    stranger: Unknown | None = None
+    """Why the API is taken for another cluster's."""
     tunnels: Mapping[IPAddress, frozenset[str]] = field(default_factory=dict)
 
 
@@ -78,14 +82,35 @@ def observe_cluster(
     kube_nodes = listed(kube, KubeNode, trust_empty=trust_empty)
     pods = listed(kube, Pod, trust_empty=trust_empty)
     names = names_in(inventory)
+    stranger = None if trust_empty else _stranger(inventory, names, kube_nodes, pods)
+    if stranger is not None:
+        kube_nodes = pods = stranger
     return Cluster(
         span=Span(began, monotonic()),
         pods=pods
         if isinstance(pods, Unknown)
         else {(p.metadata.namespace, p.metadata.name): pod_facts(p, names) for p in pods},
         nodes=_living_nodes(inventory, kube_nodes, trust_empty=trust_empty),
+        stranger=stranger,
         tunnels=tunnels(inventory.nodes.values()),
     )
+
+
+def _stranger(
+    inventory: Inventory,
+    names: Names,
+    kube_nodes: tuple[KubeNode, ...] | Unknown,
+    pods: tuple[Pod, ...] | Unknown,
+) -> Unknown | None:
+    """Why the API is taken for another cluster's, if it is."""
+    reason = ""
+    if not isinstance(kube_nodes, Unknown):
+        ours = nodes_of(inventory) | inventory.nodes.keys() | names.nodes.keys()
+        reason = unknown_nodes(ours, {one.metadata.name for one in kube_nodes})
+    if not (reason or isinstance(pods, Unknown)):
+        theirs = {(p.metadata.namespace, p.metadata.name): _uids(p) for p in pods}
+        reason = unknown_pods(pods_of(inventory), theirs)
+    return Unknown(reason) if reason else None
 
 
 def listed(kube: KubeReader | None, kind: type[T], *, trust_empty: bool) -> tuple[T, ...] | Unknown:
@@ -110,7 +135,34 @@ def complete(kube: KubeReader, kind: type[T], namespace: str = "") -> tuple[T, .
         return Unknown(first_line(error))
     if version in ("", "0"):
         return Unknown("the list has no version: the server had not read its store")
+    if not all(one.metadata.uid for one in objects):
+        return Unknown("the list has an object without a UID")
     return objects
+
+
+def ask(
+    kube: KubeReader | None, kind: type[T], name: str, namespace: str = ""
+) -> T | Unknown | None:
+    """One object asked for by its name; None if the API knows the kind and has none of the name."""
+    if kube is None:
+        return NO_API
+    try:
+        found = kube.get(kind, name, namespace)
+    except NotServed as error:
+        return Unknown(f"the kind is not served: {first_line(error)}")
+    except NotFound:
+        return None
+    except TortieError as error:
+        return Unknown(first_line(error))
+    return found if found.metadata.uid else Unknown(f"{kind.api.kind} {name} has no UID")
+
+
+def without_witness(kube: KubeReader | None, node: str) -> Unknown | None:
+    """Why an API is taken for another cluster's, if it has none of a node that is ours."""
+    found = ask(kube, KubeNode, node)
+    if isinstance(found, Unknown):
+        return found
+    return None if found else Unknown(f"the API has no node {node}: is it another cluster's?")
 
 
 def names_in(inventory: Inventory) -> Names:
@@ -130,8 +182,7 @@ def names_in(inventory: Inventory) -> Names:
 
 def pod_facts(pod: Pod, names: Names) -> PodFacts:
     """What API and datastore report of a pod. An address that is none is left out."""
-    meta, notes = pod.metadata, pod.metadata.annotations
-    uids = frozenset(filter(None, (meta.uid, *(notes.get(key, "") for key in _STATIC_UID))))
+    meta, notes, uids = pod.metadata, pod.metadata.annotations, _uids(pod)
     node = pod.spec.node_name
     nodes = frozenset({node, *names.nodes.get(node, ())}) if node else frozenset()
     texts = [pod.status.pod_ip, *(one.ip for one in pod.status.pod_ips)]
@@ -145,6 +196,12 @@ def pod_facts(pod: Pod, names: Names) -> PodFacts:
     return PodFacts(
         uids, nodes, pod.finished, frozenset(addresses(texts)), frozenset(containers - {""})
     )
+
+
+def _uids(pod: Pod) -> frozenset[str]:
+    """Every UID by which API or kubelet know a pod."""
+    notes = (pod.metadata.annotations.get(key, "") for key in _STATIC_UID)
+    return frozenset(filter(None, (pod.metadata.uid, *notes)))
 
 
 def addresses(texts: Iterable[str]) -> Iterator[IPAddress]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.objects import KubeObject, Pod
 from libtortie.kube.port import KubeReader
 from libtortie.model.ipam import Owner
 
 from .gc_addresses import Life, pod_of
-from .gc_cluster import NO_API, PodName, complete
+from .gc_cluster import NO_API, PodName, ask, complete
 from .gc_verdicts import Opinion, Span, Unknown, blind, doubt, good
 from .ownership import is_pod
 from .vm_handles import Reference, VMHandle, references
@@ -55,19 +54,26 @@ def opine(handle: VMHandle, seen: Observation) -> Opinion[VMHandle]:
 
 
 def observe(
-    kube: KubeReader | None, handles: tuple[VMHandle, ...], monotonic: Callable[[], float]
+    kube: KubeReader | None,
+    handles: tuple[VMHandle, ...],
+    monotonic: Callable[[], float],
+    *,
+    stranger: Unknown | None = None,
 ) -> Observation:
-    """Ask the API about whom these handles name; never raises for what it answers."""
+    """Ask the API about whom these handles name; never raises for what it answers.
+
+    A `stranger` (another cluster's API) is not asked.
+    """
     began = monotonic()
     named = [(handle, references(handle)) for handle in handles]
     places = {(one.kind, one.namespace): None for _, found in named for one in found}
-    lists = {place: _uids(kube, *place) for place in places}
+    lists = {place: stranger or _uids(kube, *place) for place in places}
     seen = Observation(Span(began, began), lists)
     pods: dict[PodName, str | Unknown | None] = {}
     for handle, found in named:
         if found and not any(_object_life(one, seen).lives for one in found):
             for key in {pod_of(owner) for owner in handle.owners if is_pod(owner)} - set(pods):
-                pods[key] = _pod_uid(kube, *key)
+                pods[key] = stranger or _pod_uid(kube, *key)
     return replace(seen, span=Span(began, monotonic()), pods=pods)
 
 
@@ -81,15 +87,10 @@ def confirm(kube: KubeReader | None, handle: VMHandle) -> Life:
 
 
 def _lookup(kube: KubeReader | None, wanted: Reference) -> Life:
-    if kube is None:
-        return Life(None, NO_API.reason)
-    try:
-        found = kube.get(wanted.kind, wanted.name, wanted.namespace)
-    except NotFound:
-        return Life(False, f"{wanted} is gone")
-    except TortieError as error:
-        return Life(None, first_line(error))
-    if wanted.uid and found.metadata.uid != wanted.uid:
+    found = ask(kube, wanted.kind, wanted.name, wanted.namespace)
+    if isinstance(found, Unknown):
+        return Life(None, found.reason)
+    if found is None or (wanted.uid and found.metadata.uid != wanted.uid):
         return Life(False, f"{wanted} is gone")
     return Life(True, f"{wanted} exists")
 
@@ -128,12 +129,7 @@ def _uids(
 
 
 def _pod_uid(kube: KubeReader | None, namespace: str, name: str) -> str | Unknown | None:
-    if kube is None:
-        return NO_API
-    try:
-        found = kube.get(Pod, name, namespace)
-    except NotFound:
-        return None
-    except TortieError as error:
-        return Unknown(first_line(error))
-    return None if found.finished else found.metadata.uid
+    found = ask(kube, Pod, name, namespace)
+    if isinstance(found, Unknown):
+        return found
+    return None if found is None or found.finished else found.metadata.uid

@@ -12,7 +12,7 @@ import pytest
 
 from ipam.client import AddressRequest, IPAMClient
 from ipam.ownership import pod_owner
-from libtortie.kube.objects import VirtualMachine
+from libtortie.kube.objects import KubeNode, VirtualMachine
 from libtortie.model.keys import Kind, ResourceKey
 from tests.fakes.agent_world import NODE
 from tests.fakes.fresh_names import fresh_name
@@ -31,6 +31,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
     try:
         key = ResourceKey(Kind.IP_POOL, "test")
         made.store.create(key, pool("test", "10.65.0.0/24"))
+        made.kube(lambda client: client.create(KubeNode, {"metadata": {"name": NODE}}))
         body = {"metadata": {"name": "web", "namespace": "default"}, "spec": {}}
         vm = made.kube(lambda client: client.create(VirtualMachine, body))
         stop_vm(made, vm.metadata.uid)

@@ -19,7 +19,7 @@ from ipam.gc import Means
 from ipam.ownership import Owners
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.errors import Unauthorized, Unavailable
-from libtortie.kube.objects import Meta, Pod, VirtualMachine
+from libtortie.kube.objects import KubeNode, Meta, Pod, VirtualMachine
 from libtortie.model.ipam import Owner
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import Clock, RecordingLog
@@ -44,6 +44,7 @@ class Bench:
     def __post_init__(self) -> None:
         for name in NODES:
             self.world.resource(Kind.NODE, name, {})
+            self.kube.put(KubeNode(metadata=Meta(name=name)))
         self.world.client().claim_vm(HANDLE, vm_pod("p1"), AddressRequest())
         self.world.client().disown_vm(HANDLE, vm_pod("p1"), vm_deleting=False)
 
@@ -145,6 +146,29 @@ def test_a_silent_api_is_asked_again_soon_and_named_once(bench: Bench) -> None:
     (line,) = bench.log.of("vm_collection_waits")
     assert "403" in str(line["reason"])
     assert collector.attempt() == 60.0
+
+
+def test_another_clusters_api_frees_nothing(bench: Bench) -> None:
+    """It has no VM of ours, by list and by name, and no node of ours either."""
+    bench.kube.remove(KubeNode, "n1")
+    collector = bench.collector()
+    for _ in range(3):
+        assert collector.attempt() == TROUBLE_SECONDS
+        bench.clock.now += 100
+    assert bench.held == 1
+    (line,) = bench.log.of("vm_collection_waits")
+    assert str(line["reason"]).endswith("the API has no node n1: is it another cluster's?")
+    bench.kube.put(KubeNode(metadata=Meta(name="n1")))
+    assert collector.attempt() == 60.0
+
+
+def test_a_node_is_looked_for_by_its_name_in_kubernetes(bench: Bench) -> None:
+    reference = {"nodeName": "n1.example.com", "orchestrator": "k8s"}
+    bench.world.resource(Kind.NODE, "n1", {"orchRefs": [reference]})
+    bench.kube.remove(KubeNode, "n1")
+    assert bench.collector().attempt() == TROUBLE_SECONDS
+    bench.kube.put(KubeNode(metadata=Meta(name="n1.example.com")))
+    assert bench.collector().attempt() == 60.0
 
 
 def test_a_silent_datastore_is_asked_again_soon(bench: Bench) -> None:
