@@ -140,6 +140,13 @@ def _init_datastore(config: NodeConfig) -> str:
         raise click.ClickException(str(error)) from error
 
 
+def spare_collector() -> None:
+    """Let Python's garbage collector pass over what start-up made, and look less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 def run(config: NodeConfig, log: JsonLog) -> int:
     """The process's life; returns its exit status."""
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -283,9 +290,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         crew.start("node-condition", condition.run, condition.stop)
     if parts.kube is not None:
         _collect_addresses(parts, parts.kube)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    spare_collector()
     crew.over.wait()
     if not server.stop():
         log.warning("cni_requests_left")

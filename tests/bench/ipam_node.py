@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from felix_shim.agent import SWITCH_INTERVAL
+from felix_shim.agent import SWITCH_INTERVAL, spare_collector
 from ipam.client import AddressRequest, IPAMClient
 from ipam.ownership import pod_owner
 from libtortie.datastore.etcd import EtcdDatastore
@@ -147,6 +147,7 @@ def main(url: str, name: str, job: str, *numbers: str) -> None:
     }
     sys.setswitchinterval(SWITCH_INTERVAL)
     node = Node(url, name)
+    spare_collector()
     with closing(node.store):
         print(json.dumps(jobs[job](node)), flush=True)
 
