@@ -82,12 +82,14 @@ class _Ticket:
     """An operation in the queue.
 
     `called` is released when it has a verdict, is to lead, or has lingered enough as a leader.
+    `led` is the batch that it took, as a leader.
     """
 
     operation: Operation[object]
     called: threading.Lock
     verdict: Verdict | None = None
     lingers: bool = False
+    led: Sequence[_Ticket] = ()
 
 
 class Batches:
@@ -110,41 +112,56 @@ class Batches:
         """What became of an operation, with those of others that wait now."""
         ticket = _Ticket(cast("Operation[object]", operation), threading.Lock())
         ticket.called.acquire()
+        try:
+            if not self._enter(ticket):
+                ticket.called.acquire()
+            if ticket.verdict is None:
+                self._lead(ticket)
+        finally:
+            if ticket.verdict is None or ticket.led:
+                self._leave(ticket)
+        return cast("Done[T] | Raised | Alone", ticket.verdict)
+
+    def _enter(self, ticket: _Ticket) -> bool:
+        """Join the queue; True for who has to lead."""
         with self._queue_lock:
             self._waiting.append(ticket)
             if self._leader is None:
                 self._leader = ticket
             elif len(self._waiting) == self._crowd and self._leader.lingers:
-                self._leader.called.release()
                 self._leader.lingers = False
-        if self._leader is not ticket:
-            ticket.called.acquire()
-        if ticket.verdict is None:
-            self._lead(ticket)
-        return cast("Done[T] | Raised | Alone", ticket.verdict)
+                self._leader.called.release()
+            return self._leader is ticket
 
     def _lead(self, leader: _Ticket) -> None:
-        """Serve a batch, one's own operation first; then let the next one lead."""
-        batch: list[_Ticket] = []
-        try:
-            self._await_crowd(leader)
-            with self._lock:
-                with self._queue_lock:
-                    batch = self._waiting[:MOST_OPERATIONS]
-                    del self._waiting[:MOST_OPERATIONS]
-                self._serve(batch)
-        finally:
+        """Serve a batch, one's own operation first."""
+        self._await_crowd(leader)
+        with self._lock:
             with self._queue_lock:
-                self._crowd = min(len(batch) + len(self._waiting), MOST_OPERATIONS)
+                leader.led = self._waiting[:MOST_OPERATIONS]
+                del self._waiting[:MOST_OPERATIONS]
+            self._serve(leader.led)
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Let the next one lead, and tell those that were led.
+
+        Also for who was interrupted, wherever he was: nobody may wait for one that is gone.
+        """
+        with self._queue_lock:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            if ticket.led:
+                self._crowd = min(len(ticket.led) + len(self._waiting), MOST_OPERATIONS)
+            if self._leader is ticket:
                 self._leader = self._waiting[0] if self._waiting else None
                 if self._leader is not None:
                     self._leader.called.release()
-            for ticket in batch:
-                if ticket.verdict is None:  # the leader was killed: nobody knows how far it came
-                    ticket.operation.progress.uncertain = True
-                    ticket.verdict = Alone()
-                if ticket is not leader:
-                    ticket.called.release()
+        for one in ticket.led:
+            if one.verdict is None:  # the leader was killed: nobody knows how far it came
+                one.operation.progress.uncertain = True
+                one.verdict = Alone()
+            if one is not ticket:
+                one.called.release()
 
     def _await_crowd(self, leader: _Ticket) -> None:
         with self._queue_lock:
