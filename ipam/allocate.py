@@ -173,11 +173,14 @@ class Allocator:
         """Blocks this node owns in some pools, and claims it may finish; in pool order."""
         found: dict[Standing, list[IPNetwork]] = {kind: [] for kind in Standing}
         for key in self.tx.affinities(self.node):
+            try:
+                block = self.tx.glance(BlockKey(key.cidr), Block)
+            except Malformed:
+                continue  # nothing can be said of it: the search names it
             if pool_of(pools, key.cidr) is None:
                 self._consider(key)
                 continue
             claim = self.tx.glance(key, BlockAffinity) or BlockAffinity()
-            block = self.tx.glance(BlockKey(key.cidr), Block)
             kind = rules.standing(claim, block, self.node)
             found[kind].append(key.cidr)
             if kind in (Standing.FALSE, Standing.LEAVING):

@@ -7,8 +7,10 @@ is deleted at the revision that was empty. Whoever wants the range claims it ane
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 
+from libtortie.errors import Malformed
 from libtortie.model.ipam import Block
 from libtortie.model.keys import Affinities, AffinityKey, BlockKey, Kind, ResourceKey
 
@@ -39,10 +41,14 @@ def stage(tx: Transaction, key: AffinityKey, known: Mapping[str, str], now: date
 def stranded(
     tx: Transaction, node: str, known: Mapping[str, str], now: datetime
 ) -> list[AffinityKey]:
-    """The affinities that a node keeps for nothing."""
-    keys = [key for key in tx.affinities(node) if _stranded(tx, key, known, now)]
-    owners = ((key, tx.block(key.cidr)) for key in keys)
-    return [key for key, block in owners if block is None or block.node == node]
+    """The affinities that a node keeps for nothing; not those to a block that cannot be read."""
+    found = []
+    for key in tx.affinities(node):
+        with suppress(Malformed):
+            block = tx.block(key.cidr)
+            if (block is None or block.node == node) and _stranded(tx, key, known, now):
+                found.append(key)
+    return found
 
 
 def stage_emptied(tx: Transaction, block: Block) -> None:

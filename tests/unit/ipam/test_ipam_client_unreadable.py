@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 
 import pytest
 
-from ipam.client import AddressRequest
+from ipam.client import AddressRequest, IPAMClient
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.errors import (
     Malformed,
@@ -14,6 +15,7 @@ from libtortie.errors import (
 )
 from libtortie.model.ipam import IPAMConfig, Persistence
 from libtortie.model.keys import (
+    AffinityKey,
     BlockKey,
     IPAMConfigKey,
     Key,
@@ -21,7 +23,7 @@ from libtortie.model.keys import (
     ResourceKey,
     path_of,
 )
-from tests.fakes.ipam_world import World, plain_pod, pool
+from tests.fakes.ipam_world import World, plain_pod, pool, vm_pod
 from tests.fakes.small_world import small, take
 
 V4 = AddressRequest()
@@ -64,6 +66,61 @@ def test_an_unreadable_block_is_left_alone_and_named() -> None:
         take(world, "n1", 9)
     with pytest.raises(Malformed):
         world.store.get(bad)
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("pool_is_gone", [True, False])
+def test_a_node_goes_on_while_a_block_of_its_own_cannot_be_read(
+    warm: bool, pool_is_gone: bool
+) -> None:
+    world = World().pools(
+        pool("a", "10.0.0.0/24", blockSize=28), pool("b", "10.1.0.0/24", blockSize=28)
+    )
+    client = world.client()
+    (had,) = client.assign("had", plain_pod("had"), V4)
+    spoil(world, BlockKey(had.block))
+    if pool_is_gone:
+        world.store.delete(ResourceKey(Kind.IP_POOL, "a"))
+    client = client if warm else world.client()
+    (got,) = client.assign("new", plain_pod("new"), V4)
+    assert got.block != had.block
+    assert client.release("new") == (got.address,)
+    assert client.give_up_stranded() == ()
+    for call in (
+        lambda: client.assign("had", plain_pod("had"), V4),
+        lambda: client.release("had"),
+        lambda: client.by_handle("had"),
+    ):
+        with pytest.raises(Malformed, match=path_of(BlockKey(had.block))):
+            call()
+    assert AffinityKey("n1", had.block) in world.affinities("n1"), "it may be repaired"
+
+
+def test_a_vm_keeps_what_cannot_be_read() -> None:
+    """No call takes it for a VM without that address, on whatever node."""
+    handle, both = "net.vmi.shop.db", BOTH
+    world = World().pools(
+        pool("a", "10.0.0.0/24", blockSize=28), pool("b", "fd00::/112", blockSize=124)
+    )
+    _, v6 = world.client().claim_vm(handle, vm_pod("p1"), both)
+    stored = world.handles()[handle]
+    spoil(world, BlockKey(v6.block))
+    target = vm_pod("p2", node="n2", vmim_uid="m")
+    calls: list[Callable[[IPAMClient], object]] = [
+        lambda client: client.claim_vm(handle, vm_pod("p1"), both),
+        lambda client: client.claim_vm(handle, vm_pod("p1"), V4),
+        lambda client: client.claim_vm_target(handle, target),
+        lambda client: client.promote(handle, target),
+        lambda client: client.disown_vm(handle, vm_pod("p1"), vm_deleting=True),
+        lambda client: client.release(handle),
+    ]
+    for number, node in enumerate(("n1", "n2")):
+        client = world.client(node)
+        for call in calls:
+            with pytest.raises(Malformed, match="fd00"):
+                call(client)
+        assert len(client.assign(f"h{number}", plain_pod(f"p{number}", node=node), both)) == 2
+    assert world.handles()[handle] == stored
 
 
 def test_an_unreadable_block_may_hold_an_address_of_no_pool() -> None:
