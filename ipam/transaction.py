@@ -25,6 +25,7 @@ from libtortie.datastore.port import (
     Create,
     Datastore,
     Delete,
+    Listing,
     Op,
     Record,
     Unchanged,
@@ -145,7 +146,7 @@ class Transaction(Reading):
     def ops(self) -> list[Op]:
         """Guards first, then the changes in order."""
         guards = [_check(entry) for entry in self._guarded if entry.staged is UNSTAGED]
-        scopes = [Unchanged(scope, self._lists[scope].revision) for scope in self._scopes]
+        scopes = [_unchanged(scope, self._lists[scope]) for scope in self._scopes]
         return [*guards, *scopes, *map(_change, self._staged)]
 
     def commit(self) -> None:
@@ -192,6 +193,10 @@ def _of_kind(entry: Entry, kind: type[V]) -> V | None:
 
 def _check(entry: Entry) -> Check:
     return Check(entry.key, entry.record.revision if entry.record else None)
+
+
+def _unchanged(scope: Scope, listing: Listing) -> Unchanged:
+    return Unchanged(scope, listing.newest or listing.revision)
 
 
 def _change(entry: Entry) -> Op:

@@ -33,12 +33,16 @@ class Record:
 class Listing:
     """A consistent list; `revision` is where a watch that misses nothing starts.
 
-    `malformed` names stored values that could not be read: they are skipped, never fatal.
+    `malformed` names stored values that could not be read: they are skipped, never fatal. `newest`
+    is the revision of the value written last, "" where the store does not tell: a guard
+    (`Unchanged`) by it holds also when the store is put back to a backup and `revision` is of a
+    future that never was.
     """
 
     records: tuple[Record, ...]
     revision: str
     malformed: tuple[str, ...] = ()
+    newest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """Require that no value of a scope was created or replaced after a `Listing.revision`.
+    """Require that no value of a scope was created or replaced after a `Listing.revision`, or
+    `Listing.newest`.
 
     Deletions don't count: what was listed may be gone, but nothing is there that was not listed.
     It costs the store a look at every value of the scope, so it is meant for small ones.

@@ -48,13 +48,15 @@ def listing_of(found: Iterable[Stored], revision: int) -> Listing:
     """The listing of rows that are already in path order."""
     records: list[Record] = []
     malformed: list[str] = []
+    newest = 0
     for stored in found:
+        newest = max(newest, stored.revision)
         try:
             key = parse_path(stored.path)
             records.append(Record(key, decode(key, stored.data), str(stored.revision)))
         except Malformed as error:
             malformed.append(str(error))
-    return Listing(tuple(records), str(revision), tuple(malformed))
+    return Listing(tuple(records), str(revision), tuple(malformed), str(newest))
 
 
 def names_of(paths: Iterable[str]) -> tuple[Key, ...]:

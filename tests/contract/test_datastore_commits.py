@@ -139,6 +139,24 @@ def test_an_unchanged_scope_lets_a_commit_through(store: Datastore) -> None:
     assert made == (None, None, store.get(handle_key("new")))
 
 
+def test_the_newest_value_of_a_scope_is_as_good_a_guard(store: Datastore) -> None:
+    empty = store.list(Handles())
+    store.create(handle_key("a"), handle())
+    last = store.create(handle_key("b"), handle()).revision
+    store.create(BlockKey(CIDR), block())  # of another scope
+    listing = store.snapshot([], [Handles()]).listings[Handles()]
+    if not listing.newest:  # Kubernetes' revisions are texts, of no order it promises
+        assert not store.atomic
+        return
+    assert (empty.newest, listing.newest) == ("0", last)
+    guard = Unchanged(Handles(), listing.newest)
+    with pytest.raises(Conflict, match=called(handle_key("a"))):
+        store.commit([Unchanged(Handles(), empty.newest), Create(handle_key("c"), handle())])
+    store.commit([guard, Create(handle_key("c"), handle())])
+    with pytest.raises(Conflict, match=called(handle_key("c"))):
+        store.commit([guard, Create(handle_key("d"), handle())])
+
+
 @pytest.mark.parametrize("how", ["created", "replaced", "created again"])
 def test_a_changed_scope_stops_a_commit_and_is_named(store: Datastore, how: str) -> None:
     old = store.create(handle_key("old"), handle(1))
