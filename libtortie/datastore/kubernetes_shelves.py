@@ -179,7 +179,12 @@ class IpamShelf(CrdShelf):
             place = self.shape.place(key)
             self.read(key)
             raise Conflict(f"{place} is being deleted: read again")
-        return self._replace(key, value, revision, None)
+        made = self._replace(key, value, revision, None)
+        if metadata_of(made).get("deletionTimestamp"):
+            # Somebody had deleted it and a finalizer held it. As Calico's, a rewrite has none:
+            # the server removed the object with what was just written.
+            raise Conflict(f"{self.shape.place(key)} was being deleted, and is gone: read again")
+        return made
 
     def delete(self, key: Key, revision: str | None) -> None:
         """See `Shelf`: mark it by compare-and-swap, then remove what was marked."""
