@@ -20,7 +20,7 @@ from libtortie.datastore.ipam_codec import (
     config_from_wire,
     config_to_wire,
     handle_from_wire,
-    handle_to_wire,
+    handle_to_text,
     is_plain,
 )
 from libtortie.datastore.port import Value
@@ -113,7 +113,7 @@ def _to_text(key: Key, value: Value) -> bytes:
         case AffinityKey(), BlockAffinity():
             return gojson.dumps(affinity_to_wire(value), floats=False)
         case HandleKey(), Handle():
-            return gojson.dumps(handle_to_wire(value), floats=False)
+            return handle_to_text(value)
         case IPAMConfigKey(), IPAMConfig():
             return gojson.dumps(config_to_wire(value), floats=False)
     raise ValueError(f"a {type(value).__name__} is not stored under a {type(key).__name__}")

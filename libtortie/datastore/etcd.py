@@ -145,7 +145,7 @@ class EtcdDatastore:
         revision = str(outcome.revision)
         return tuple(
             Record(op.key, as_read(op.key, op.value, data), revision)
-            if isinstance(op, Create | Update) and data is not None
+            if data is not None and isinstance(op, Create | Update)
             else None
             for op, data in zip(ops, payloads, strict=True)
         )

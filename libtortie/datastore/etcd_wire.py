@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from libtortie.errors import Malformed
 
 _MASK = 2**64 - 1
+_BYTES = tuple(bytes((value,)) for value in range(0x80))
+"""Of the numbers that take one byte: most are such, and a look is quicker than making one."""
 
 
 def number(field: int, value: int) -> bytes:
@@ -22,7 +24,7 @@ def text(field: int, value: bytes) -> bytes:
     """A length-delimited field: bytes, or a message that is already encoded."""
     length = len(value)
     if field < 16 and length < 0x80:
-        return bytes((field << 3 | 2, length)) + value
+        return _BYTES[field << 3 | 2] + _BYTES[length] + value
     return _varint(field << 3 | 2) + _varint(length) + value
 
 
@@ -44,7 +46,9 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def _varint(value: int) -> bytes:
     if value < 0x80:
-        return bytes((value,))
+        return _BYTES[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

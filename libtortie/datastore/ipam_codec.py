@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from ipaddress import ip_network
 from typing import Any, TypeVar
 
@@ -123,6 +124,20 @@ def handle_to_wire(handle: Handle) -> dict[str, Any]:
         raise ValueError(f"block[{place}]: {odd!r} is not an integer from 0 to {INT64_MAX}")
     wire = {"block": dict(sorted(counts.items())), "deleted": handle.deleted}
     return with_extra(wire, handle.extra)
+
+
+def handle_to_text(handle: Handle) -> bytes:
+    """The text of `handle_to_wire`: remembered, as most of a node's handles say the same."""
+    counts = tuple(handle.blocks.values())
+    if handle.deleted or handle.extra or not are_integers(counts, INT64_MAX):
+        return gojson.dumps(handle_to_wire(handle), floats=False)
+    return _ordinary_handle(tuple(handle.blocks), counts)
+
+
+@lru_cache(maxsize=256)
+def _ordinary_handle(blocks: tuple[IPNetwork, ...], counts: tuple[int, ...]) -> bytes:
+    wire = handle_to_wire(Handle(dict(zip(blocks, counts, strict=True))))
+    return gojson.dumps(wire, floats=False)
 
 
 def handle_from_wire(path: str, data: Mapping[str, Any]) -> Handle:

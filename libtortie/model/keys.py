@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from libtortie.errors import Malformed
@@ -136,8 +137,9 @@ _V3 = "/calico/resources/v3/projectcalico.org"
 _IPAM = "/calico/ipam/v2"
 
 
+@lru_cache(maxsize=4096)
 def path_of(key: Key) -> str:
-    """Calico's etcd key of a stored value."""
+    """Calico's etcd key of a stored value. Remembered: a commit asks for each several times."""
     match key:
         case ResourceKey(kind, name, namespace):
             where = f"{namespace}/{name}" if kind.namespaced else name
