@@ -12,16 +12,17 @@ blocks and handles used last. It never remembers all blocks or all handles.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar, cast
 
 from libtortie.datastore.port import Listing, Record
 from libtortie.model.keys import Affinities, AffinityKey, BlockKey, HandleKey, Key, Scope
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 BLOCKS = 256
 """Most blocks remembered; a node owns at most 20 of a family unless it is told otherwise."""
@@ -51,6 +52,7 @@ class Cache:
         self._handles: _Recent[Key, Record | None] = _Recent(HANDLES)
         self._others: _Recent[Key, Record | None] = _Recent(SETTINGS)
         self._listings: dict[Scope, Listing] = {}
+        self._made: dict[object, tuple[Listing, object]] = {}
 
     def record(self, key: Key) -> Remembered:
         """What is remembered of a key; None: that it is absent."""
@@ -61,6 +63,16 @@ class Cache:
         """What is remembered of a scope as a whole."""
         with self._lock:
             return self._listings.get(scope)
+
+    def made(self, make: Callable[[Listing], T], listing: Listing) -> T:
+        """`make(listing)`, not made again until it is another listing."""
+        with self._lock:
+            last = self._made.get(make)
+        if last is None or last[0] is not listing:
+            last = (listing, make(listing))
+            with self._lock:
+                self._made[make] = last
+        return cast(T, last[1])
 
     def learn(self, key: Key, record: Record | None) -> None:
         """A key was read, or written by a commit of ours; None: it is absent."""

@@ -110,8 +110,8 @@ class Reading:
                 self._cache.learn(key, record)
 
     def assume_absent(self, key: Key) -> None:
-        """Take a key for absent that was not read; counts as recalled."""
-        if key not in self._entries:
+        """Take a key for absent that is not at hand; counts as recalled."""
+        if not self._known(key):
             self._entries[key] = Entry(key, None, recalled=True)
             self.fresh = False
 
@@ -140,6 +140,13 @@ class Reading:
         if what not in self._notes:
             self._notes[what] = make()
         return cast(T, self._notes[what])
+
+    def made_of(self, scope: Scope, make: Callable[[Listing], T]) -> T:
+        """What a listing alone decides; a cache keeps it for whoever has the same listing."""
+        listing = self.listing(scope)
+        if self._cache is not None:
+            return self._cache.made(make, listing)
+        return self.noted(make, lambda: make(listing))
 
     def affinities(self, node: str) -> tuple[AffinityKey, ...]:
         """The affinities of a node that there may be, as the transaction would leave them."""

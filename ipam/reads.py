@@ -48,12 +48,11 @@ def prepare(tx: Transaction, node: str, wanted: Sequence[Reads]) -> None:
     settings: list[Key] = [CLUSTER, CONFIGURATION, IPAMConfigKey()]
     settings += [ResourceKey(Kind.NODE, node)] if allocates else []
     scopes: list[Scope] = [POOLS, RESERVATIONS, Affinities(node)] if allocates else []
-    if tx.remembers(settings, scopes):
-        new = (HandleKey(one.handle_id) for one in wanted if one.new)
-        for key in new:
-            if not tx.remembers([key], ()):
-                tx.assume_absent(key)
     handles = [HandleKey(one.handle_id) for one in wanted]
+    if tx.remembers(settings, scopes):
+        for key, one in zip(handles, wanted, strict=True):
+            if one.new:
+                tx.assume_absent(key)
     tx.prefetch([*settings, *handles], scopes)
     blocks = [BlockKey(cidr) for key in handles for cidr in _named(tx, key)]
     if allocates:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from libtortie.datastore.port import Listing
 from libtortie.errors import Unavailable
 from libtortie.model.ipam import IPAMConfig, Persistence
 from libtortie.model.keys import IPAMConfigKey, Kind, ResourceKey, Resources
@@ -100,14 +101,14 @@ def _require_ready(tx: Transaction) -> None:
 
 def read_pools(tx: Transaction) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
     """Every pool that can be read, and what is wrong with each of the others, by name."""
-    listing = tx.listing(POOLS)
+    malformed = tx.listing(POOLS).malformed
     tx.guard_recalled_listing(POOLS)
+    return tx.made_of(POOLS, _pools_in), malformed
 
-    def parse() -> tuple[Pool, ...]:
-        found = [one.value for one in listing.records if isinstance(one.value, IPPool)]
-        return settled(map(parse_pool, found))
 
-    return tx.noted("pools", parse), listing.malformed
+def _pools_in(listing: Listing) -> tuple[Pool, ...]:
+    found = [one.value for one in listing.records if isinstance(one.value, IPPool)]
+    return settled(map(parse_pool, found))
 
 
 def guard_pool(tx: Transaction, pool: Pool) -> None:
@@ -120,13 +121,14 @@ def read_reservations(tx: Transaction) -> Reservations:
 
     Raises `Malformed` for any that cannot be read: what it reserves must not be given away.
     """
-    records = tx.records(RESERVATIONS)
+    tx.records(RESERVATIONS)
     tx.guard_listing(RESERVATIONS)
+    return tx.made_of(RESERVATIONS, _reservations_in)
 
-    def parse() -> Reservations:
-        return parse_reservations(r.value for r in records if isinstance(r.value, IPReservation))
 
-    return tx.noted("reservations", parse)
+def _reservations_in(listing: Listing) -> Reservations:
+    found = [one.value for one in listing.records if isinstance(one.value, IPReservation)]
+    return parse_reservations(found)
 
 
 def read_node_labels(tx: Transaction, node: str, known: Mapping[str, str]) -> dict[str, str]:
