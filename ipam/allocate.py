@@ -36,17 +36,13 @@ from .transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Take this ordinal; `evicted` is the handle of a dead holder that has it."""
+    """Take this ordinal, the `address`; `evicted` is the handle of a dead holder that has it."""
 
     pool: Pool
     cidr: IPNetwork
     ordinal: int
+    address: IPAddress
     evicted: str = ""
-
-    @property
-    def address(self) -> IPAddress:
-        """What is taken."""
-        return self.cidr.network_address + self.ordinal
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +153,7 @@ class Allocator:
             )
         ordinal = block.ordinal(address)
         evicted = "" if ordinal in block.unallocated else _evict(block, ordinal, owner, gone)
-        return Pick(pool, cidr, ordinal, evicted)
+        return Pick(pool, cidr, ordinal, address, evicted)
 
     def _block(self, cidr: IPNetwork) -> Block | None:
         """A block with its rested ordinals free; one that is being deleted is left alone."""
@@ -209,7 +205,9 @@ class Allocator:
     def _pick_in(self, pools: Sequence[Pool], block: Block) -> Pick | None:
         pool = pool_of(pools, block.cidr)
         ordinal = next(blocks.free_ordinals(block, self.reservations.covers), None)
-        return None if pool is None or ordinal is None else Pick(pool, block.cidr, ordinal)
+        if pool is None or ordinal is None:
+            return None
+        return Pick(pool, block.cidr, ordinal, block.address(ordinal))
 
     def _fresh(
         self,

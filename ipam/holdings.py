@@ -60,11 +60,13 @@ def holdings(tx: Transaction, handle_id: str, also: Iterable[IPNetwork] = ()) ->
     counts: dict[IPNetwork, int] = {}
     for cidr in dict.fromkeys([*(handle.blocks if handle else ()), *also]):
         block = tx.block(cidr)
-        for ordinal in rules.held_by(block, handle_id) if block else ():
+        ordinals = rules.held_by(block, handle_id) if block else ()
+        for ordinal in ordinals:
             attribute = block.attribute(ordinal) if block else None
             if block and attribute:
                 held.append(Held(block.address(ordinal), cidr, ordinal, attribute))
-                counts[cidr] = counts.get(cidr, 0) + 1
+        if ordinals:
+            counts[cidr] = len(ordinals)
     held.sort(key=lambda item: (item.address.version, int(item.address)))
     return Holdings(handle_id, handle, tuple(held), counts)
 

@@ -77,9 +77,9 @@ def pod_owner(
 
 def go_time(moment: datetime) -> str:
     """Go's default text of a UTC time: `2026-08-22 13:33:20.1 +0000 UTC`."""
-    utc = moment.astimezone(UTC)
-    fraction = f".{utc.microsecond:06d}".rstrip("0") if utc.microsecond else ""
-    return f"{utc:%Y-%m-%d %H:%M:%S}{fraction} +0000 UTC"
+    utc = moment.astimezone(UTC).replace(tzinfo=None)
+    text = utc.isoformat(" ")
+    return f"{text.rstrip('0') if utc.microsecond else text} +0000 UTC"
 
 
 def is_pod(owner: Owner) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from libtortie.errors import Malformed, MigrationRefused, OwnerMismatch
 from libtortie.model.ipam import Owner
-from libtortie.model.keys import BlockKey
+from libtortie.model.keys import BlockKey, IPNetwork
 
 from . import block as blocks
 from . import ownership, tidy
@@ -128,11 +128,13 @@ def stage_release(
     if not items:
         return
     counts, cooldown = dict(found.counts), read_config(tx).cooldown_seconds
-    for cidr in {item.cidr: None for item in items}:
+    leaving: dict[IPNetwork, list[int]] = {}
+    for item in items:
+        leaving.setdefault(item.cidr, []).append(item.ordinal)
+    for cidr, ordinals in leaving.items():
         block = tx.block(cidr)
         if block is None:
             continue
-        ordinals = [item.ordinal for item in items if item.cidr == cidr]
         counts[cidr] -= len(ordinals)
         left = blocks.release(block, ordinals, now=now, cooldown=cooldown)
         if blocks.is_empty(left):
