@@ -48,16 +48,18 @@ def range_of(answer: bytes) -> Outcome:
 
 def outcome_of(answer: bytes) -> Outcome:
     """A transaction's answer."""
-    succeeded, pages = False, []
+    succeeded, revision, pages = False, 0, []
     with _read_again():
         for field, value in fields(answer):
-            if field == _SUCCEEDED:
+            if field == _HEADER:
+                revision = _revision_in(_bytes(value))
+            elif field == _SUCCEEDED:
                 succeeded = value == 1
             elif field == _RESPONSES:
                 pages += [
                     _page(_bytes(found)) for one, found in fields(_bytes(value)) if one == _RANGE
                 ]
-        return Outcome(succeeded, _revision(answer), tuple(pages))
+        return Outcome(succeeded, revision, tuple(pages))
 
 
 def changes_of(response: Message) -> Iterator[Change]:
@@ -96,8 +98,12 @@ def _row(message: bytes) -> tuple[bytes, Stored]:
 def _revision(answer: bytes) -> int:
     for field, value in fields(answer):
         if field == _HEADER:
-            return next((int(n) for place, n in fields(_bytes(value)) if place == _REVISION), 0)
+            return _revision_in(_bytes(value))
     return 0
+
+
+def _revision_in(header: bytes) -> int:
+    return next((int(n) for place, n in fields(header) if place == _REVISION), 0)
 
 
 def _bytes(value: int | bytes) -> bytes:

@@ -13,7 +13,7 @@ from libtortie.datastore.codec import name_of
 from libtortie.datastore.etcd_rpc import Message, pb
 from libtortie.datastore.etcd_wire import number, text
 from libtortie.datastore.operations import position_of
-from libtortie.datastore.port import Create, Delete, KeyOp, Op, Unchanged, Update
+from libtortie.datastore.port import Create, Delete, KeyOp, Op, Unchanged
 from libtortie.datastore.records import counted
 from libtortie.model.keys import path_of, scope_bounds
 
@@ -57,7 +57,10 @@ def where_are_we(path: str) -> bytes:
 
 
 def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> bytes:
-    """All operations or none; when none, what stands against each, without its value."""
+    """All operations or none; when none, what stands against each, without its value.
+
+    Those that write have a payload.
+    """
     expectations, changes, evidence = [], [], []
     for op, payload in zip(ops, payloads, strict=True):
         if isinstance(op, Unchanged):
@@ -71,10 +74,10 @@ def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> bytes:
         key = text(1, name)
         expectations.append(_expectation(op, name))
         evidence.append(text(_RANGE, key + _KEYS_ONLY))
-        if isinstance(op, Delete):
+        if payload is not None:
+            changes.append(text(_PUT, key + text(2, payload)))
+        elif isinstance(op, Delete):
             changes.append(text(_DELETE, key))
-        elif isinstance(op, Create | Update):
-            changes.append(text(_PUT, key + text(2, payload or b"")))
     return b"".join(
         [
             *(text(_COMPARE, one) for one in expectations),
