@@ -154,7 +154,9 @@ def ask(
         return None
     except TortieError as error:
         return Unknown(first_line(error))
-    return found if found.metadata.uid else Unknown(f"{kind.api.kind} {name} has no UID")
+    if found.metadata.name != name or not found.metadata.uid:
+        return Unknown(f"asked for {kind.api.kind} {name}, the API shows something else")
+    return found
 
 
 def without_witness(kube: KubeReader | None, node: str) -> Unknown | None:

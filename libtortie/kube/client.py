@@ -364,7 +364,7 @@ class HttpKubeClient:
             context = self._context(request)
             body = replies.parse(self.send(request), context)
             found.extend(replies.items(model, body, context))
-            version, token = replies.list_meta(body, context)
+            version, token = replies.list_meta(body, context, token)
             if not token:
                 return tuple(found), version
 

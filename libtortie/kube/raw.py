@@ -139,7 +139,7 @@ class RawObjects:
             if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
                 raise Malformed(f"{context}: the list has no items")
             found.extend(items)
-            version, token = replies.list_meta(body, context)
+            version, token = replies.list_meta(body, context, token)
             if not token:
                 return tuple(found), version
 

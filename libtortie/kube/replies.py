@@ -102,13 +102,21 @@ def items(model: type[T], body: Mapping[str, Any], context: str) -> tuple[T, ...
     return tuple(decode(model, item, context) for item in found)
 
 
-def list_meta(body: Mapping[str, Any], context: str) -> tuple[str, str]:
-    """The resourceVersion and the continue token of a list answer. Raises `Malformed`."""
+def list_meta(body: Mapping[str, Any], context: str, asked: str = "") -> tuple[str, str]:
+    """The resourceVersion and the continue token of a list answer. Raises `Malformed`.
+
+    `asked` is the token that this page was asked for with: a list that names it again never ends,
+    and one that says what is left without naming it is cut.
+    """
     metadata = body.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     version, token = metadata.get("resourceVersion"), metadata.get("continue") or ""
     if not isinstance(version, str) or not isinstance(token, str):
         raise errors.Malformed(f"{context}: the list has no resourceVersion")
+    if token and token == asked:
+        raise errors.Malformed(f"{context}: the list goes round in circles")
+    if not token and metadata.get("remainingItemCount"):
+        raise errors.Malformed(f"{context}: the list is cut: it names no next page")
     return version, token
 
 

@@ -147,6 +147,24 @@ def test_a_kind_that_is_not_served_at_the_last_question_is_not_gone(
 
 
 @pytest.mark.parametrize("kind", [Pod, VirtualMachine])
+def test_another_object_than_was_asked_for_is_no_answer(town: Town, kind: type[KubeObject]) -> None:
+    town.run("web")
+    stopped_vm(town)
+    gets = town.kube.get
+
+    def other(model: Any, *args: Any) -> Any:
+        if model is kind:
+            return kind(metadata=Meta(namespace="shop", name="other", uid="u"))
+        return gets(model, *args)
+
+    town.kube.get = other  # type: ignore[method-assign, assignment]  # such a proxy
+    town.settle()
+    assert len(town.held) == 1
+    assert town.last is not None
+    assert any("the API shows something else" in one.reason for one in town.last.verdicts)
+
+
+@pytest.mark.parametrize("kind", [Pod, VirtualMachine])
 def test_objects_without_a_uid_are_no_answer(town: Town, kind: type[KubeObject]) -> None:
     town.run("web")
     stopped_vm(town)
