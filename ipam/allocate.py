@@ -237,7 +237,10 @@ class Allocator:
                 reservations=self.reservations,
                 now=self.now,
             )
-            yield from islice(walk, 1)
+            yield from islice(filter(self._claimable, walk), 1)
+
+    def _claimable(self, cidr: IPNetwork) -> bool:
+        return _readable(self.tx, AffinityKey(self.node, cidr))
 
     def _search(self, pools: Sequence[Pool], owned: Sequence[IPNetwork]) -> Pick | Claim | None:
         """Look at every block: for one of this node without an affinity, for one that may be taken
@@ -267,9 +270,11 @@ class Allocator:
         pool = pool_of(pools, block.cidr)
         if pool is None or self.reservations.exhausts(block.cidr):
             return None
-        if not rules.reclaimable(block, self.node, self.now):
+        if not rules.reclaimable(block, self.node, self.now) or not self._claimable(block.cidr):
             return None
         loser = AffinityKey(block.node, block.cidr) if block.node else None
+        if loser and not _readable(self.tx, loser):
+            loser = None  # it stays, and is never trusted
         return Claim(pool, blocks.claim_for(block, self.node, self.now), loser)
 
     def _may_claim(self, owned: Sequence[IPNetwork]) -> bool:
@@ -348,15 +353,27 @@ def stage_picks(
 
 
 def stage_confirmations(tx: Transaction, node: str, cidrs: Iterable[IPNetwork]) -> None:
-    """Confirm the node's affinities to those blocks of its own that are in use."""
+    """Confirm the node's affinities to those blocks of its own that are in use.
+
+    One that cannot be read stays so: it is only an index.
+    """
     for cidr in cidrs:
         block, key = tx.block(cidr), AffinityKey(node, cidr)
-        if block is None or block.node != node:
+        if block is None or block.node != node or not _readable(tx, key):
             continue
         stored = tx.affinity(key)
         if stored is None or stored.state is not AffinityState.CONFIRMED:
             wanted = replace(stored or BlockAffinity(), state=AffinityState.CONFIRMED)
             tx.put(key, wanted)
+
+
+def _readable(tx: Transaction, key: AffinityKey) -> bool:
+    """Whether an affinity is absent or can be read: else it cannot be written either."""
+    try:
+        tx.glance(key, BlockAffinity)
+    except Malformed:
+        return False
+    return True
 
 
 def _uncount(tx: Transaction, handle_id: str, cidr: IPNetwork) -> None:

@@ -17,6 +17,9 @@ from libtortie.model.keys import BlockKey, HandleKey, IPNetwork
 from . import block as rules
 from .transaction import Transaction
 
+HEALED = 64
+"""Most blocks that are touched to heal a handle, in one commit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -72,13 +75,17 @@ def holdings(tx: Transaction, handle_id: str, also: Iterable[IPNetwork] = ()) ->
 
 
 def heal(tx: Transaction, found: Holdings) -> bool:
-    """Stage what makes the handle's record true; False when it is already."""
+    """Stage what makes the handle's record true; False when it is already.
+
+    Of many blocks that it counts wrongly only the first, as many as a commit can have: the rest
+    is for the next time.
+    """
     if found.true or found.handle is None:
         return False
-    counts = found.counts
-    for cidr, count in found.handle.blocks.items():
-        if count <= counts.get(cidr, 0):
-            continue
+    counts, recorded = dict(found.counts), found.handle.blocks
+    wrong = [cidr for cidr, count in recorded.items() if count > counts.get(cidr, 0)]
+    counts.update({cidr: recorded[cidr] for cidr in wrong[HEALED:]})
+    for cidr in wrong[:HEALED]:
         block = tx.block(cidr)
         if block is None:
             tx.guard(BlockKey(cidr))

@@ -96,6 +96,40 @@ def test_a_node_goes_on_while_a_block_of_its_own_cannot_be_read(
     assert AffinityKey("n1", had.block) in world.affinities("n1"), "it may be repaired"
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_an_affinity_that_cannot_be_read_is_only_an_index(warm: bool) -> None:
+    """Of a block that is there, and after it is gone: its range is then not claimed again."""
+    world = World().pools(pool("a", "10.0.0.0/28", blockSize=29))
+    client, handle = world.client(), "net.vmi.shop.db"
+    (vm,) = client.claim_vm(handle, vm_pod("p1"), V4)
+    (had,) = client.assign("had", plain_pod("had"), V4)
+    spoil(world, AffinityKey("n1", vm.block))
+    client = client if warm else world.client()
+    assert client.assign("had", plain_pod("had"), V4) == (had,)
+    (again,) = client.claim_vm(handle, vm_pod("p2"), V4)
+    assert (again.address, again.active["pod"]) == (vm.address, "p2")
+    got = {client.assign(f"h{n}", plain_pod(f"h{n}"), V4)[0].address for n in range(14)}
+    assert len(got) == 14, "the whole pool"
+    for name in world.handles():
+        client.release(name)
+    for block in world.blocks():
+        world.store.delete(BlockKey(block.cidr))
+    client = client if warm else world.client()
+    assert len({client.assign(f"h{n}", plain_pod(f"h{n}"), V4)[0].address for n in range(8)}) == 8
+    assert vm.block not in {block.cidr for block in world.blocks()}
+
+
+def test_an_empty_block_is_taken_over_from_an_affinity_that_cannot_be_read() -> None:
+    world = World().pools(pool("a", "10.0.0.0/30", blockSize=30))
+    other = world.client("n2")
+    (had,) = other.assign("had", plain_pod("had", node="n2"), V4)
+    other.release("had")
+    spoil(world, AffinityKey("n2", had.block))
+    world.later(120)
+    (got,) = world.client().assign("new", plain_pod("new"), V4)
+    assert world.block(got.block).node == "n1"
+
+
 def test_a_vm_keeps_what_cannot_be_read() -> None:
     """No call takes it for a VM without that address, on whatever node."""
     handle, both = "net.vmi.shop.db", BOTH

@@ -154,6 +154,24 @@ def test_handle_that_names_an_address_it_has_not_is_healed() -> None:
         world.audit()
 
 
+def test_a_handle_that_names_more_blocks_than_a_commit_can_have_is_healed() -> None:
+    """No operation of it has to be given up, and none takes what a commit of etcd has not."""
+    world = World().pools(pool("a", "10.0.0.0/16", blockSize=28))
+    (got,) = world.client().claim_vm(HANDLE, SOURCE, V4)
+    nowhere = {ip_network(f"10.{n // 256}.{n % 256}.0/28"): 1 for n in range(500)}
+    store = FaultyStore(world.store)
+    calls: list[Callable[[IPAMClient], object]] = [
+        lambda client: client.claim_vm(HANDLE, SOURCE, V4),
+        lambda client: client.disown_vm(HANDLE, SOURCE, vm_deleting=True),
+    ]
+    for call in calls:
+        world.put(HandleKey(HANDLE), Handle(blocks={got.block: 1, **nowhere}))
+        call(world.client(store=store))
+        world.audit()
+    assert not world.allocated()
+    assert max(map(len, store.commits)) <= 128
+
+
 def test_handle_without_any_address_does_not_keep_a_vm_from_starting() -> None:
     world = dual()
     nowhere = ip_network("10.0.0.192/26")
