@@ -97,6 +97,13 @@ _CODES = {
 _NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
 
 
+_PATHS = {
+    "range": "/etcdserverpb.KV/Range",
+    "txn": "/etcdserverpb.KV/Txn",
+    "authenticate": "/etcdserverpb.Auth/Authenticate",
+}
+
+
 class Channel:
     """A connection to one endpoint, made when first used and again when it broke.
 
@@ -115,18 +122,18 @@ class Channel:
         else:
             credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
             self._channel = grpc.secure_channel(target, credentials, options)
-        told = self._channel
-        if on_call is not None:
-            told = grpc.intercept_channel(self._channel, _Told(on_call))
+        self._on_call = on_call
         self._methods = {
-            "range": told.unary_unary("/etcdserverpb.KV/Range"),  # bytes: see etcd_wire
-            "txn": told.unary_unary("/etcdserverpb.KV/Txn"),
-            "authenticate": pb.AuthStub(told).Authenticate,
+            "range": self._channel.unary_unary(_PATHS["range"]),  # bytes: see etcd_wire
+            "txn": self._channel.unary_unary(_PATHS["txn"]),
+            "authenticate": pb.AuthStub(self._channel).Authenticate,
         }
-        self._watch = pb.WatchStub(told).Watch
+        self._watch = pb.WatchStub(self._channel).Watch
 
     def call(self, method: str, request: Message, seconds: float, metadata: Metadata) -> Message:
         """One round trip. Raises `Failure`."""
+        if self._on_call is not None:
+            self._on_call(_PATHS[method])
         try:
             return self._methods[method](request, timeout=seconds, metadata=metadata)
         except grpc.RpcError as error:
@@ -165,18 +172,6 @@ class Stream:
     def cancel(self) -> None:
         """Let `receive` fail, from any thread."""
         self._call.cancel()
-
-
-class _Told(grpc.UnaryUnaryClientInterceptor):
-    """Tells of each round trip before it is made."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        """The method as in `/etcdserverpb.KV/Txn`."""
-        self._tell(details.method)
-        return continuation(details, request)
 
 
 def failure_of(error: grpc.RpcError, target: str) -> Failure:
