@@ -20,7 +20,7 @@ from libtortie.model.times import rfc3339
 from libtortie.wording import visible
 
 SHOWN = 5
-"""Most reasons for not knowing that are shown as text."""
+"""Most reasons for not knowing that are shown."""
 
 
 def counts(swept: Swept) -> dict[str, int]:
@@ -61,7 +61,7 @@ def _told(swept: Swept, *, dry_run: bool) -> Iterator[str]:
 
 def _unknown(swept: Swept) -> Iterator[str]:
     """Why things were kept that could not be judged, the most frequent reasons first."""
-    reasons = Counter(one.reason for one in swept.verdicts if one.unknown).most_common()
+    reasons = _reasons(swept)
     for reason, count in reasons[:SHOWN]:
         yield f"keep ({count}): {reason}"
     if len(reasons) > SHOWN:
@@ -69,14 +69,28 @@ def _unknown(swept: Swept) -> Iterator[str]:
         yield f"keep ({rest}): unknown, for {len(reasons) - SHOWN} more reasons"
 
 
+def _reasons(swept: Swept) -> list[tuple[str, int]]:
+    """Why things were kept that could not be judged, and how many for each reason."""
+    return Counter(one.reason for one in swept.verdicts if one.unknown).most_common()
+
+
 def line(swept: Swept, at: datetime, *, dry_run: bool) -> str:
-    """The pass as one JSON object on one line."""
-    shown = [one for one in swept.verdicts if dry_run or one.unknown or not _keeps(one)]
+    """The pass as one JSON object on one line.
+
+    Like the text it has what is kept with a dry run only, and else some reasons for not knowing:
+    while the API is away a daemon would write every address of the cluster, pass after pass.
+    """
+    shown = [one for one in swept.verdicts if dry_run or not _keeps(one)]
+    reasons = _reasons(swept)
     body = {
         "time": rfc3339(at),
         "dryRun": dry_run,
         "counts": counts(swept),
         "verdicts": [_verdict(one) for one in shown],
+        "unknown": {
+            "count": sum(count for _, count in reasons),
+            "reasons": [{"reason": why, "count": count} for why, count in reasons[:SHOWN]],
+        },
         "unreadable": list(swept.opinions.inventory.unreadable),
     }
     return json.dumps(body)

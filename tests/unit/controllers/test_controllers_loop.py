@@ -169,6 +169,13 @@ def test_of_many_reasons_for_not_knowing_a_few_are_shown(bench: Bench) -> None:
     for number in range(10):
         bench.town.start(f"p{number}")
     bench.town.kube.fail(Unavailable("away"), verb="list", plural="pods")
-    told = list(text(bench.town.sweep(), dry_run=False))
+    swept = bench.town.sweep()
+    told = list(text(swept, dry_run=False))
     assert len(told) == SHOWN + 2
     assert told[SHOWN] == f"keep ({11 - SHOWN}): unknown, for {11 - SHOWN} more reasons"
+    body = json.loads(line(swept, START, dry_run=False))
+    assert body["verdicts"] == []
+    assert body["unknown"]["count"] == 11
+    assert [one["count"] for one in body["unknown"]["reasons"]] == [1] * SHOWN
+    assert body["unknown"]["reasons"][0]["reason"].endswith(": away")
+    assert len(json.loads(line(swept, START, dry_run=True))["verdicts"]) == len(swept.verdicts)
