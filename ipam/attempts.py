@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from libtortie.datastore.port import Datastore
-from libtortie.errors import Conflict, NotFound, PartialCommit, TortieError, Unavailable
+from libtortie.errors import Closed, Conflict, NotFound, PartialCommit, TortieError, Unavailable
 
 from .cache import Cache
 from .settings import NotReady
@@ -56,7 +56,7 @@ class Progress:
 def is_transient(error: Exception) -> bool:
     """Whether another attempt may do better."""
     again = isinstance(error, Conflict | NotFound | PartialCommit | Unavailable)
-    return again and not isinstance(error, NotReady)
+    return again and not isinstance(error, NotReady | Closed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ class Unavailable(TortieError):
     """No answer in time, or an answer that says "later". Retrying may help."""
 
 
+class Closed(Unavailable):
+    """This process closed the datastore: no retry can help."""
+
+
 class Unauthorized(TortieError):
     """The credentials are missing, expired, or lack the verb (HTTP 401 or 403)."""
 

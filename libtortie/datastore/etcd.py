@@ -124,7 +124,7 @@ class EtcdDatastore:
         return EtcdWatch(self._cluster, scope, revision)
 
     def close(self) -> None:
-        """Every open watch ends; every later call is `Unavailable`."""
+        """Every open watch ends; every later call is `Closed`."""
         self._cluster.close()
 
     def _apply(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:

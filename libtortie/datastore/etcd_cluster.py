@@ -24,7 +24,7 @@ from libtortie.datastore.etcd_rpc import (
     Stream,
     means_no_authentication,
 )
-from libtortie.errors import InvalidInput, Unauthorized, Unavailable
+from libtortie.errors import Closed, InvalidInput, Unauthorized, Unavailable
 
 PAUSE = 0.05
 LONGEST_PAUSE = 0.5
@@ -96,9 +96,9 @@ class EtcdCluster:
                 channel.close()
 
     def require_open(self) -> None:
-        """Raise `Unavailable` after `close`."""
+        """Raise `Closed` after `close`."""
         if self.closed:
-            raise Unavailable("the datastore is closed")
+            raise Closed("the datastore is closed")
 
     def _call(self, method: str, request: Message, *, repeatable: bool) -> Message:
         deadline = self._deadline()

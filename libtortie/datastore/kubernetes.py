@@ -204,7 +204,7 @@ class KubernetesDatastore:
         return watch
 
     def close(self) -> None:
-        """Every open watch ends; every later call is `Unavailable`."""
+        """Every open watch ends; every later call is `Closed`."""
         self._gate.closed.set()
         with self._lock:
             watches = [*self._watches]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from libtortie.datastore.crd_names import Group
-from libtortie.errors import Unavailable
+from libtortie.errors import Closed, Unavailable
 from libtortie.kube import prepare
 from libtortie.kube.lines import RawEvent
 from libtortie.kube.port import NotServed
@@ -33,9 +33,9 @@ class Gate:
         return self._carrier.server
 
     def require_open(self) -> None:
-        """Raise `Unavailable` once the datastore is closed."""
+        """Raise `Closed` once the datastore is closed."""
         if self.closed.is_set():
-            raise Unavailable("the datastore is closed")
+            raise Closed("the datastore is closed")
 
     def send(self, request: prepare.Request) -> bytes:
         """As the carrier's."""

@@ -15,7 +15,7 @@ from libtortie.datastore.logged import LoggedStore
 from libtortie.datastore.records import Change, Stored
 from libtortie.datastore.stamps import Stamps, random_uid, utc_now
 from libtortie.datastore.watching import BATCH, History, Signal, require_history
-from libtortie.errors import Unavailable
+from libtortie.errors import Closed
 
 
 class MemoryDatastore(LoggedStore):
@@ -35,7 +35,7 @@ class MemoryDatastore(LoggedStore):
     @contextmanager
     def _reading(self) -> Iterator[_Table]:
         if self._watchers.closed:
-            raise Unavailable("the datastore is closed")
+            raise Closed("the datastore is closed")
         with self._lock:
             yield self._table
 
@@ -65,7 +65,7 @@ class MemoryDatastore(LoggedStore):
         self._committed()
 
     def close(self) -> None:
-        """Every open watch ends; every later call is `Unavailable`."""
+        """Every open watch ends; every later call is `Closed`."""
         self._watchers.close()
 
 

@@ -88,7 +88,7 @@ class SqliteDatastore(LoggedStore):
         self._committed()
 
     def close(self) -> None:
-        """Every open watch ends; every later call is `Unavailable`."""
+        """Every open watch ends; every later call is `Closed`."""
         with self._follower_lock:
             if self._follower is not None:
                 self._follower.stop()

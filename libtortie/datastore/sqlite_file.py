@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from libtortie.errors import InvalidInput, Malformed, TortieError, Unavailable
+from libtortie.errors import Closed, InvalidInput, Malformed, TortieError, Unavailable
 
 APPLICATION_ID = 0x54727469  # "Trti", as file(1) shows it
 SCHEMA_VERSION = 1
@@ -128,7 +128,7 @@ class SqliteFile:
         self.check_identity()
         with self._lock:
             if self._closed:
-                raise Unavailable(f"{self.path}: the datastore is closed")
+                raise Closed(f"{self.path}: the datastore is closed")
             if self._idle:
                 return self._idle.pop()
         return self.open()

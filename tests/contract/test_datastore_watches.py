@@ -17,6 +17,7 @@ from libtortie.datastore.port import (
 )
 from libtortie.errors import (
     AlreadyExists,
+    Closed,
     Compacted,
     Conflict,
     Unavailable,
@@ -205,7 +206,7 @@ def test_closing_the_store_ends_its_watches_and_its_service(store: Datastore) ->
         lambda: store.list(Handles()),
         lambda: list(store.watch(Handles(), "0")),
     ):
-        with pytest.raises(Unavailable, match="closed"):
+        with pytest.raises(Closed, match="closed"):
             call()
     store.close()
 

@@ -1,4 +1,4 @@
-"""A caller that is interrupted leaves the queue, wherever it was: nobody waits for it."""
+"""Callers that are interrupted, and stores that are closed, while others wait."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from ipam.batch import Batches, Done
 from ipam.cache import Cache
 from ipam.client import AddressRequest, IPAMClient
+from libtortie.errors import Closed, TortieError
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.ipam_batches import captured
 from tests.fakes.ipam_world import World, plain_pod, pool
@@ -120,3 +121,32 @@ def test_a_follower_that_is_interrupted_while_it_waits(behind: int) -> None:
     in_time(client, "afterwards")
     assert set(world.allocated()) == {"afterwards", *(f"o{n}" for n in range(1 + behind))}
     world.audit()
+
+
+def test_whoever_waits_when_the_store_is_closed_is_told_at_once() -> None:
+    world = World().pools(pool("a", "10.0.0.0/28", blockSize=28))
+    store, pauses = FaultyStore(world.store), list[float]()
+    client = world.client(store=store, sleep=pauses.append)
+    batches = client._batches
+    assert batches is not None
+
+    def close(_: object) -> None:
+        await_waiting(batches, 3)
+        world.store.close()
+
+    store.before_commit = close
+    told: list[BaseException] = []
+
+    def work(handle: str) -> None:
+        try:
+            add(client, handle)
+        except TortieError as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"h{n}",), daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert [type(error) for error in told] == [Closed] * 4
+    assert pauses == []
