@@ -308,7 +308,7 @@ def test_250_nodes_and_3000_pods_come_and_go() -> None:
         if position % 650 == 649:
             town.sweep()
             assert {str(address) for _, address in living.values()} <= town.held
-    town.settle(2)
+    town.settle(2, trust_empty=True)  # without any node left the API might be another cluster's
     assert town.held == set()
     assert world.affinities() == {}
     assert world.blocks() == []
