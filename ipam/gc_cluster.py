@@ -22,7 +22,7 @@ from libtortie.model.names import ANNOTATION_POD_UID, ORCHESTRATOR_K8S
 from libtortie.model.resources import Node, WorkloadEndpoint
 
 from .gc_inventory import NODES, Inventory
-from .gc_stranger import nodes_of, pods_of, unknown_nodes, unknown_pods
+from .gc_stranger import BELIEVED, nodes_of, pods_of, unknown_nodes, unknown_pods
 from .gc_verdicts import Span, Unknown
 
 T = TypeVar("T", bound=KubeObject)
@@ -119,9 +119,7 @@ def listed(kube: KubeReader | None, kind: type[T], *, trust_empty: bool) -> tupl
         return NO_API
     objects = complete(kube, kind)
     if objects == () and not trust_empty:
-        return Unknown(
-            f"the API lists no {kind.api.plural} at all (--trust-empty-lists believes it)"
-        )
+        return Unknown(f"the API lists no {kind.api.plural} at all {BELIEVED}")
     return objects
 
 

@@ -21,21 +21,22 @@ OurPod = tuple[str, str, str]
 MANY = 10
 """So many pods that have addresses do not all go at once without any other that has one."""
 SHOWN = 3
-BELIEVE = "is it another cluster's? (--trust-empty-lists believes it)"
+BELIEVED = "(tortie-controllers gc --trust-empty-lists believes it)"
+STRANGE = f"is it another cluster's? {BELIEVED}"
 
 
 def unknown_nodes(ours: Collection[str], theirs: Collection[str]) -> str:
     """Why an API that lists `theirs` is not ours, by its nodes; "" when it may be."""
     if not ours or not set(ours).isdisjoint(theirs):
         return ""
-    return f"the API has none of the nodes that IPAM knows ({_some(ours)}): {BELIEVE}"
+    return f"the API has none of the nodes that IPAM knows ({_some(ours)}): {STRANGE}"
 
 
 def unknown_pods(ours: Collection[OurPod], theirs: Mapping[PodName, Collection[str]]) -> str:
     """The same by its pods: the UIDs that it has for each name."""
     if len(ours) < MANY or any(_is_there(pod, theirs) for pod in ours):
         return ""
-    return f"the API has none of the {len(ours)} pods that have addresses: {BELIEVE}"
+    return f"the API has none of the {len(ours)} pods that have addresses: {STRANGE}"
 
 
 def _is_there(pod: OurPod, theirs: Mapping[PodName, Collection[str]]) -> bool:

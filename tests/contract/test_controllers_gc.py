@@ -314,7 +314,7 @@ def test_an_empty_cluster_is_only_believed_when_told(site: Site) -> None:
     for pod in ("app", "kube-proxy"):
         site.town.remove_pod(pod)
     _, err = site(*ONCE, status=1)
-    assert "no pods at all (--trust-empty-lists believes it)" in err
+    assert "no pods at all (tortie-controllers gc --trust-empty-lists believes it)" in err
     assert len(site.town.held) == 2
     site(*ONCE, "--trust-empty-lists")
     assert site.town.held == set()
