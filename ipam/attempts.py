@@ -1,7 +1,9 @@
 """The compare-and-swap loop: decide on fresh reads, commit, and again after a conflict.
 
 It is bounded twice, by attempts and by a clock of its own, which starts when the operation's
-lock is held: waiting for other attachments of the node is not part of it.
+lock is held: waiting for other attachments of the node is not part of it. Who waited while the
+store gave another no answer has had that answer, too: a silent store is asked once for all that
+wait, not by one after another.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from libtortie.datastore.port import Datastore
@@ -59,6 +61,20 @@ def is_transient(error: Exception) -> bool:
     return again and not isinstance(error, NotReady | Closed)
 
 
+@dataclass(slots=True)
+class Trouble:
+    """How and when (monotonic seconds) the store last gave no answer."""
+
+    at: float = 0.0
+    error: Unavailable | None = None
+
+    def during(self, began: float) -> Unavailable | None:
+        """What somebody met since then."""
+        if self.error is None or self.at <= began:
+            return None
+        return Unavailable(str(self.error))
+
+
 @dataclass(frozen=True, slots=True)
 class Attempts:
     """Runs decisions against a store. `cache` learns what they read and wrote."""
@@ -68,6 +84,7 @@ class Attempts:
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     cache: Cache | None = None
+    trouble: Trouble = field(default_factory=Trouble)
 
     def run(
         self,
@@ -90,10 +107,13 @@ class Attempts:
         while True:
             error, failed = failed, None
             if error is None:
+                began = self.monotonic()
                 try:
                     with lock or nullcontext():
                         if deadline is None:
                             deadline = self.monotonic() + self.retry.seconds
+                        if met := self.trouble.during(began):
+                            raise met
                         result = self._attempt(decide, progress)
                 except TortieError as problem:
                     if not is_transient(problem):
@@ -114,11 +134,16 @@ class Attempts:
 
     def _attempt(self, decide: Callable[[Transaction], T | Again], progress: Progress) -> T | Again:
         tx = Transaction(self.store, self.cache)
-        result = decide(tx)
         try:
-            tx.commit()
-        except (PartialCommit, Unavailable):
-            progress.uncertain = True
+            result = decide(tx)
+            try:
+                tx.commit()
+            except (PartialCommit, Unavailable):
+                progress.uncertain = True
+                raise
+        except Unavailable as error:
+            if is_transient(error):
+                self.trouble.at, self.trouble.error = self.monotonic(), error
             raise
         return result
 
