@@ -22,6 +22,7 @@ from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import TortieError
 from libtortie.model.times import parse_duration
+from libtortie.signals import set_on
 from libtortie.wording import DEFAULT_CONFIG, visible
 
 API_SECONDS = 30.0
@@ -37,8 +38,7 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run; the exit status."""
     options = _parser().parse_args(args)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    set_on(stop, signal.SIGTERM, signal.SIGINT)
     try:
         at = Connection(
             client_config(options.config or "", "", Surroundings(os.environ)), API_SECONDS

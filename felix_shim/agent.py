@@ -68,6 +68,7 @@ from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.model.ipam import IPAddress
+from libtortie.signals import set_on
 
 DEFAULT_CONFIG = "/etc/tortie/node.yaml"
 SWITCH_INTERVAL = 0.0005
@@ -151,8 +152,7 @@ def run(config: NodeConfig, log: JsonLog) -> int:
     """The process's life; returns its exit status."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     crew = Crew(log)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: crew.over.set())
+    set_on(crew.over, signal.SIGTERM, signal.SIGINT)
     _bridge_logging(log)
     try:
         with ExitStack() as stack:

@@ -26,6 +26,7 @@ from lab.nodes import in_node
 from lab.state import StateDir
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
+from libtortie.signals import set_on
 
 
 def make_kubelet(
@@ -53,8 +54,7 @@ def main() -> None:
     state, nodes = StateDir(args.state_dir), names.lab_nodes(args.nodes)
     stop = threading.Event()
     threading.excepthook = give_up
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    set_on(stop, signal.SIGTERM, signal.SIGINT)
     client = HttpKubeClient(direct(names.api_url()))
     controller: Controller | None = None
 

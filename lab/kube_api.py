@@ -10,6 +10,7 @@ from pathlib import Path
 from lab.admission import Admission
 from lab.apiserver import kubeconfig
 from lab.apiserver.server import ApiServer
+from libtortie.signals import set_on
 
 
 def main() -> None:
@@ -20,8 +21,7 @@ def main() -> None:
     options = parser.parse_args()
     host, _, port = options.listen.rpartition(":")
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    set_on(ended, signal.SIGTERM, signal.SIGINT)
     server = ApiServer(host, int(port))
     server.api.hooks.append(Admission(server.api))
     with server:

@@ -12,6 +12,7 @@ import click
 from lab.apiserver import kubeconfig as configs
 from lab.apiserver.rbac import MODES, Mode
 from lab.apiserver.server import ApiServer, Tls
+from libtortie.signals import set_on
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -78,8 +79,7 @@ def apiserver(
     tls = Tls(tls_cert, tls_key, client_ca) if tls_cert and tls_key else None
     host, port = listen
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    set_on(ended, signal.SIGTERM, signal.SIGINT)
     try:
         server = ApiServer(
             host,
