@@ -8,6 +8,8 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest.register_assert_rewrite("tests.fakes")  # their assertions say what they saw, too
+
 TOOLS = ("ip", "nft", "bird", "birdc", "etcd", "nsenter", "unshare")
 
 # By itself Hypothesis fails an example that takes 0.2 s, whatever else the machine is doing then.

@@ -237,6 +237,12 @@ class CalledNode(NodeProcess):
             "status": [path.name for path in self.root.glob("run/endpoint-status/*")],
         }
 
+    def emptied(self, pod: str) -> dict[str, object]:
+        """What is left once the agent, too, has taken away what was a deleted pod's."""
+        until("its rules go", lambda: self.host_name(pod) not in self.rules())
+        until("its status file goes", lambda: self.status(pod) is None)
+        return self.left()
+
     def rest(self, expected: dict[str, object], why: object = "") -> None:
         """Wait until exactly this is what is left."""
         seen: dict[str, object] = {}

@@ -11,7 +11,6 @@ import pytest
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.mortal_agent import arm, disarm
-from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
 
@@ -56,9 +55,7 @@ def undisturbed(node: CalledNode) -> dict[str, object]:
     node.world.put_pod("web")
     node.done("ADD", "web", "first")
     node.done("DEL", "web", "first")
-    until("the rules go", lambda: node.host_name("web") not in node.rules())
-    until("the status file goes", lambda: node.status("web") is None)
-    return node.left()
+    return node.emptied("web")
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])

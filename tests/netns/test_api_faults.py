@@ -65,8 +65,7 @@ def test_in_the_middle_of_an_add(node: CalledNode, kind: str) -> None:
     """Whichever of the ADD's requests it is: bounded, told, and nothing is left."""
     node.done("ADD", POD, "c1")  # makes what stays: the gateway's route
     node.done("DEL", POD, "c1")
-    until("the rules go", lambda: node.host_name(POD) not in node.rules())
-    before = node.left()
+    before = node.emptied(POD)
     asked = [ASKED[1]] if kind == "hang" else ASKED  # each costs its time
     for resource in asked:
         heal = node.server.faults.add(Fault(FAULTS[kind], verb="get", resource=resource))

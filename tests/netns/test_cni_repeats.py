@@ -57,8 +57,7 @@ def test_two_adds_of_one_sandbox_at_once_have_one_result(node: CalledNode) -> No
     node.world.put_pod("web")
     node.done("ADD", "web", "c0")
     node.done("DEL", "web", "c0")
-    until("the rules go", lambda: node.host_name("web") not in node.rules())
-    before = node.left()
+    before = node.emptied("web")
     for number, other in enumerate(["tortie", "tortie-cni", "tortie-cni"]):
         container = f"c{number}"
         one, two = at_once(

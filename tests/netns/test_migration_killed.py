@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import NODE, resource_record
 from tests.fakes.called_node import HANDLE, CalledNode
@@ -56,6 +57,12 @@ class Scene:
         self.node.say_vm_runs_on(NODE)
         self.node.say_migration("Succeeded")
 
+    def converge(self, duration: str) -> None:
+        """Have the next raise last as long."""
+        record = convergence(duration)
+        stored = self.node.store.get(record.key)
+        self.node.store.update(record.key, record.value, stored.revision)
+
     def reach(self, state: str) -> None:
         """Wait for a transition into a state."""
 
@@ -70,6 +77,12 @@ class Scene:
         starts, lines = self.deaths + 1, self.node.lines
         until("it serves", lambda: len(lines("cni_serving")) == starts)
         until("it knows the API", lambda: len(lines("in_sync")) == 2 * starts)
+
+    def in_force(self) -> dict[str, object]:
+        """What is on the node, if a status file says so and none is just being written."""
+        left = self.node.left()
+        status = left["status"]
+        return left if isinstance(status, list) and len(status) == 1 else {}
 
     def swapped(self) -> None:
         """Wait until IPAM says so."""
@@ -137,6 +150,12 @@ class Scene:
         return path.read_text() if path.exists() else ""
 
 
+def convergence(duration: str) -> Record:
+    """This node's own convergence time."""
+    spec = {"liveMigrationRouteConvergenceTime": duration}
+    return resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
+
+
 def watch_routes(node: CalledNode) -> Path:
     """A file to which the kernel's announcements of route changes are written from now on."""
     changes = node.root / "routes.log"
@@ -157,8 +176,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         node = CalledNode(tmp_path, fresh_name("mk"))
         stack.callback(node.close)
         node.module = "tests.fakes.mortal_agent"
-        spec = {"liveMigrationRouteConvergenceTime": "1s"}
-        record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
+        record = convergence("1s")
         node.store.create(record.key, record.value)
         address = node.vm_elsewhere()
         node.world.put_migration("m1", phase="Running")
@@ -301,7 +319,8 @@ def suppressed_target(s: Scene) -> None:
 
 
 def suppressed_by_a_newer_raise(s: Scene) -> None:
-    """The guest was here, and moved on to a node that raised it."""
+    """The guest was here, and moved on, within the convergence time, to a node that raised it."""
+    s.converge("10s")
     undisturbed(s)
     s.reach("time-wait")
     s.guest.leave()
@@ -327,6 +346,7 @@ def departed_and_killed_before_it_was_remembered(s: Scene) -> None:
     s.arm("lane-memory", "save")
     bird_route(s, "add")
     s.dead()
+    s.reach("departed")
 
 
 def bird_route(s: Scene, verb: str) -> None:
@@ -352,7 +372,7 @@ def test_killed_where_the_guest_is_not(scene: Scene, story: Story) -> None:
     state = node.lines("migration_transition")[-1]["to"]
     until("remembered", lambda: f'"{state}"' in scene.saved())
     scene.serves()
-    before = node.left()
+    before = until("its policy is in force", scene.in_force)
     seen = len(scene.changes.read_text())
     begun = len(node.lines("migration_begun"))
     scene.kill()
