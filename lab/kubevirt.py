@@ -172,8 +172,9 @@ def _plan_running(vmi: LabVMI, world: World) -> Iterator[Action]:
     yield from plan_evacuation(vmi, world)
     if active is None:
         return
+    inhabited = (active.metadata.uid, guest.pod_uid)  # a status that lags still names the source
     for pod in world.launchers(vmi):
-        if pod.metadata.uid != active.metadata.uid and not pod.metadata.deleting:
+        if pod.metadata.uid not in inhabited and not pod.metadata.deleting:
             yield from _plan_other(vmi, pod, world)
 
 

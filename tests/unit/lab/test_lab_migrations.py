@@ -107,6 +107,15 @@ def test_a_guest_that_has_moved_completes_its_migration() -> None:
     assert (final["sourceNode"], final["targetNode"]) == ("node1", "node2")
 
 
+def test_a_guest_whose_migration_is_seen_to_end_before_its_instance_is_changed_stays() -> None:
+    """Each kind has a watch of its own: the migration's end may come first."""
+    over = running(handed(), job("Succeeded"), TARGET, guests=guests(pod_uid="pod-2"))
+    assert [one for one in plan(over) if isinstance(one, w.Remove)] == []
+
+    failed = running(handed(), job("Failed"), TARGET, guests=guests())
+    assert [one.object for one in plan(failed) if isinstance(one, w.Remove)] == [TARGET]
+
+
 def test_a_move_without_a_report_is_as_good() -> None:
     moved = guests(pod_uid="pod-2", moved={"job-1": None})
     actions = plan(running(job("Running"), TARGET, handed(), guests=moved))
