@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from felix_shim.complaint import Complaint
 from felix_shim.jsonlog import Log
 from ipam.gc import GRACE_SECONDS, Collected, Means, Memory, Outcome, collect
 from ipam.gc_cluster import kube_name
@@ -57,9 +58,12 @@ class Collector:
     log: Log
     grace: float = GRACE_SECONDS
     _memory: Memory = field(default_factory=dict)
-    _complaint: str = ""
+    _complaint: Complaint = field(init=False)
     _nudged: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._complaint = Complaint(self.log, "vm_collection_waits")
 
     def run(self) -> None:
         """Pass after pass, until `stop`."""
@@ -83,7 +87,7 @@ class Collector:
         try:
             done = self._collect()
         except TortieError as error:
-            self._complain(first_line(error))
+            self._complaint.about(first_line(error))
             return TROUBLE_SECONDS
         self._memory = done.memory
         for one in done.verdicts:
@@ -95,7 +99,7 @@ class Collector:
                     reason=one.reason,
                 )
         unknown = [one.reason for one in done.verdicts if one.unknown]
-        self._complain(unknown[0] if unknown else "")
+        self._complaint.about(unknown[0] if unknown else "")
         waits = [one.seconds for one in done.verdicts if one.outcome is Outcome.WAIT]
         return min([PERIOD_SECONDS, *waits, *([TROUBLE_SECONDS] if unknown else [])])
 
@@ -115,12 +119,6 @@ class Collector:
             lambda one: mine[one.handle_id],
             witness=known.get(self.node) or self.node,
         )
-
-    def _complain(self, reason: str) -> None:
-        """Once, until it is another complaint."""
-        if reason and reason != self._complaint:
-            self.log.warning("vm_collection_waits", reason=reason)
-        self._complaint = reason
 
 
 def _nodes(store: Datastore) -> dict[str, str]:
@@ -143,23 +141,19 @@ class DeletedVMs:
     nudge: Callable[[], None]
     log: Log
     _stop: threading.Event = field(default_factory=threading.Event)
-    _complaint: str = ""
+    _complaint: Complaint = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._complaint = Complaint(self.log, "api_watch_lost")
 
     def run(self) -> None:
         """The thread's body."""
-        for event in follow(self.client, VirtualMachine, stop=self._stop, trouble=self._trouble):
-            self._complaint = ""
+        lost = self._complaint.watch_lost
+        for event in follow(self.client, VirtualMachine, stop=self._stop, trouble=lost):
+            self._complaint.about("")
             if isinstance(event, Gone):
                 self.nudge()
 
     def stop(self) -> None:
         """End `run` soon."""
         self._stop.set()
-
-    def _trouble(self, kind: str, error: TortieError, delay: float) -> None:
-        complaint = f"{type(error).__name__}: {first_line(error)}"
-        if complaint != self._complaint:
-            self._complaint = complaint
-            self.log.warning(
-                "api_watch_lost", kind=kind, reason=complaint, retry_seconds=round(delay, 1)
-            )

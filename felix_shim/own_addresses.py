@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from felix_shim.cluster import FELIX, NODES, POOLS
+from felix_shim.complaint import Complaint
 from felix_shim.events import Event, Listed, Stored, Unstored
 from felix_shim.jsonlog import Log
 from ipam.attempts import Attempts
@@ -50,9 +51,12 @@ class OwnAddresses:
     node: str
     log: Log
     pod_cidr: bool = False
-    _complaint: str = ""
+    _complaint: Complaint = field(init=False)
     _nudged: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._complaint = Complaint(self.log, "own_addresses_wait")
 
     def run(self) -> None:
         """Pass after pass, until `stop`."""
@@ -89,9 +93,7 @@ class OwnAddresses:
         except TortieError as error:
             reasons.append(first_line(error))
         complaint = "; ".join(reasons)
-        if complaint and complaint != self._complaint:
-            self.log.warning("own_addresses_wait", reason=complaint)
-        self._complaint = complaint
+        self._complaint.about(complaint)
         return TROUBLE_SECONDS if complaint else PERIOD_SECONDS
 
     def _tunnels(self) -> list[str]:

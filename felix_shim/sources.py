@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from felix_shim.complaint import Complaint
 from felix_shim.drivers.routetable import is_learned
 from felix_shim.events import (
     Done,
@@ -150,7 +151,10 @@ class KubeSource:
     post: Post
     log: Log
     _stop: threading.Event = field(default_factory=threading.Event)
-    _complaint: str = ""
+    _complaint: Complaint = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._complaint = Complaint(self.log, "api_watch_lost")
 
     @property
     def name(self) -> str:
@@ -160,9 +164,9 @@ class KubeSource:
     def run(self) -> None:
         """The thread's body."""
         client = _Listener(self.client)
-        stream = follow(client, self.kind, stop=self._stop, trouble=self._trouble)
+        stream = follow(client, self.kind, stop=self._stop, trouble=self._complaint.watch_lost)
         for event in stream:
-            self._complaint = ""
+            self._complaint.about("")
             if isinstance(event, Applied):
                 self.post(Seen(event.object))
             elif isinstance(event, Gone):
@@ -173,14 +177,6 @@ class KubeSource:
     def stop(self) -> None:
         """End `run` soon."""
         self._stop.set()
-
-    def _trouble(self, kind: str, error: TortieError, delay: float) -> None:
-        complaint = f"{type(error).__name__}: {first_line(error)}"
-        if complaint != self._complaint:
-            self._complaint = complaint
-            self.log.warning(
-                "api_watch_lost", kind=kind, reason=complaint, retry_seconds=round(delay, 1)
-            )
 
 
 @dataclass(slots=True)
