@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,10 +123,7 @@ class Cluster:
 
         store._script = iter(faults)
         store.before_commit = interlope
-        calls: list[Call] = [
-            lambda client, act=act: perform(client, act)  # type: ignore[misc]
-            for act in (_at(node, act) for act in group)
-        ]
+        calls: list[Call] = [partial(perform, act=_at(node, act)) for act in group]
         try:
             results = together(self.clients[node], *calls)
         except Killed:

@@ -189,6 +189,6 @@ def test_objects_without_a_uid_are_no_answer(town: Town, kind: type[KubeObject])
         tuple(one for one in lists(*a, **o)[0] if one.metadata.name not in ("web", "db")),
         lists(*a, **o)[1],
     )
-    town.kube.get = lambda *a, **o: nameless(gets(*a, **o))  # type: ignore[method-assign]
+    town.kube.get = lambda *a, **o: nameless(gets(*a, **o))  # type: ignore[method-assign]  # as its lists
     town.settle()
     assert len(town.held) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from types import TracebackType
 
 import pytest
@@ -65,7 +66,7 @@ def await_waiting(batches: Batches, count: int) -> None:
 def test_a_leader_that_is_interrupted_before_it_leads() -> None:
     world = World().pools(pool("a", "10.0.0.0/28", blockSize=28))
     batches = Batches(world.store, "n1", Cache("n1"), InterruptedOnce())
-    operations = [captured(world.client(), lambda c, n=n: add(c, n)) for n in ("a", "b")]  # type: ignore[misc]
+    operations = [captured(world.client(), partial(add, handle=n)) for n in ("a", "b")]
     with pytest.raises(Interrupted):
         batches.run(operations[0])
     served: list[object] = []
