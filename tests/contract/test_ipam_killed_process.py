@@ -21,7 +21,8 @@ from tests.fakes.ipam_operations import (
     outcome,
     stored,
 )
-from tests.fakes.mortal_ipam import KILLED, MortalIpam
+from tests.fakes.mortal_ipam import MortalIpam
+from tests.fakes.mortal_parent import KILLED
 from tests.property.test_ipam_clients import no_two_holders
 
 MOST_STEPS = 200

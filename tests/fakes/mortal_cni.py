@@ -11,16 +11,14 @@ import importlib
 import io
 import json
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
-KILLED = -9
+from tests.fakes.mortal_parent import MortalParent, serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +30,12 @@ class Ended:
     steps: tuple[str, ...]
 
 
-class MortalCni:
+class MortalCni(MortalParent):
     """Runs calls in a node's namespace, each in a process of its own."""
 
     def __init__(self, directory: Path, netns: str) -> None:
-        self._directory = directory
         self._netns = netns
-        self._log = (directory / "mortal.log").open("ab")
-        self._parent = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.mortal_cni"],
-            cwd=Path(__file__).resolve().parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
+        super().__init__(directory, "tests.fakes.mortal_cni")
 
     def call(self, env: Mapping[str, str], conf: Mapping[str, Any], *, die_at: int = 0) -> Ended:
         """One call; with `die_at` it is killed before that step (from 1)."""
@@ -58,38 +48,11 @@ class MortalCni:
             "steps": str(steps),
             "answer": str(answer),
         }
-        assert self._parent.stdin is not None
-        assert self._parent.stdout is not None
-        self._parent.stdin.write(json.dumps(request).encode() + b"\n")
-        self._parent.stdin.flush()
-        status = json.loads(self._parent.stdout.readline())
+        status = self.ask(request)
         text = answer.read_bytes()
         return Ended(
             status, json.loads(text) if text else None, tuple(steps.read_text().splitlines())
         )
-
-    def __enter__(self) -> MortalCni:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._parent.kill()
-        self._parent.communicate()
-        self._log.close()
-
-
-def _serve() -> None:
-    for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _run(request)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(json.dumps(status), flush=True)
 
 
 def _run(request: Mapping[str, Any]) -> NoReturn:
@@ -132,4 +95,4 @@ if __name__ == "__main__":
         "tests.fakes.mortal",
     ):
         importlib.import_module(module)  # once, for all children
-    _serve()
+    serve(_run)

@@ -7,16 +7,12 @@ of the store is open before the fork. `MortalIpam` is the test's side of it.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from libtortie.datastore.etcd import EtcdDatastore
@@ -26,9 +22,8 @@ from libtortie.datastore.sqlite import SqliteDatastore
 from tests.fakes.ipam_operations import BY_NAME
 from tests.fakes.ipam_world import World
 from tests.fakes.mortal import Tell, die, trace_transactions
+from tests.fakes.mortal_parent import MortalParent, serve
 from tests.fakes.mortal_store import Countdown, told
-
-KILLED = -9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +34,12 @@ class Ended:
     steps: tuple[str, ...]
 
 
-class MortalIpam:
+class MortalIpam(MortalParent):
     """Does operations on one store (a file's path or an etcd's URL), each in its own process."""
 
     def __init__(self, directory: Path, store: str) -> None:
-        self._directory = directory
         self._store = store
-        self._log = (directory / "mortal.log").open("ab")
-        self._parent = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.mortal_ipam"],
-            cwd=Path(__file__).resolve().parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
+        super().__init__(directory, "tests.fakes.mortal_ipam")
 
     def act(self, name: str, time: datetime, *, die_at: int = 0) -> Ended:
         """One operation, by name; with `die_at` it is killed at that step (from 1)."""
@@ -64,39 +51,8 @@ class MortalIpam:
             "store": self._store,
             "steps": str(steps),
         }
-        assert self._parent.stdin is not None
-        assert self._parent.stdout is not None
-        self._parent.stdin.write(json.dumps(request).encode() + b"\n")
-        self._parent.stdin.flush()
-        status = json.loads(self._parent.stdout.readline())
+        status = self.ask(request)
         return Ended(status, tuple(steps.read_text().splitlines()))
-
-    def log(self) -> str:
-        """What the processes said of themselves."""
-        return (self._directory / "mortal.log").read_text()
-
-    def __enter__(self) -> MortalIpam:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._parent.kill()
-        self._parent.communicate()
-        self._log.close()
-
-
-def _serve() -> None:
-    for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            _run(request)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(json.dumps(status), flush=True)
 
 
 def _run(request: Mapping[str, str]) -> NoReturn:
@@ -127,4 +83,4 @@ def _open(place: str, tell: Tell) -> Datastore:
 
 
 if __name__ == "__main__":
-    _serve()
+    serve(_run)

@@ -27,7 +27,8 @@ from libtortie.model.keys import Blocks, Handles, Kind, Resources
 from libtortie.model.resources import IPPool, IPPoolSpec, WorkloadEndpoint
 from tests.fakes.cni_world import CniWorld
 from tests.fakes.fresh_names import fresh_name
-from tests.fakes.mortal_cni import KILLED, Ended, MortalCni
+from tests.fakes.mortal_cni import Ended, MortalCni
+from tests.fakes.mortal_parent import KILLED
 
 pytestmark = pytest.mark.root
 
