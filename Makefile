@@ -2,9 +2,9 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server
+DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static
 
-.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam soak soak-ipam clean
+.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-cni soak soak-ipam clean
 
 setup: $(STAMP)
 
@@ -50,10 +50,13 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam
+bench: bench-cutover bench-ipam bench-cni
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
+
+bench-cni: setup
+	$(PY) -m tests.bench.cni --out bench/cni.json
 
 bench-cutover: setup
 	$(VENV)/bin/lab bench --out bench/cutover.json
