@@ -14,7 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cni_plugin.errors import InvalidConfig
-from cni_plugin.types import KubernetesConf, NetConf
+from cni_plugin.sections import KubernetesConf
+from cni_plugin.types import NetConf
 from cni_plugin.undo import Log
 from libtortie.datastore.open import DatastoreConfig
 from libtortie.errors import InvalidInput, first_line
@@ -39,9 +40,9 @@ class Agreement:
     def require(self, conf: NetConf) -> None:
         """Raises `InvalidConfig` that names both sides."""
         _require_datastore(conf, self.datastore)
-        if conf.kubernetes is None:
+        if conf.api is None:
             return
-        named = self._server(conf.kubernetes)
+        named = self._server(conf.api)
         if named and _endpoint(named) != _endpoint(self.api):
             raise _differ("kubernetes", named, self.api or "no Kubernetes API")
 

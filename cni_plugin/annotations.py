@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 
-from cni_plugin.types import NetConf, is_unicast_mac, short
+from cni_plugin.sections import is_unicast_mac
+from cni_plugin.types import NetConf, short
 from ipam.client import AddressRequest
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import IPAddress

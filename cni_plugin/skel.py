@@ -135,7 +135,7 @@ def _serve(
             f"CNI_COMMAND is {short(command)}; want one of {', '.join(_SINCE)}, VERSION"
         )
     args = None if command in ("GC", "STATUS") else parse_args(command, env)
-    conf = parse_conf(stdin)
+    conf = parse_conf(stdin, env.get("CNI_PATH", ""))
     _require_version(command, conf.cni_version)
     verbs = plugin if isinstance(plugin, PluginVerbs) else plugin(conf)
     if args is None:

@@ -11,13 +11,25 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
-from pathlib import Path
+from ipaddress import ip_network
 from typing import Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from cni_plugin.errors import IncompatibleVersion, InvalidConfig, Undecodable, UnsupportedField
+from cni_plugin.sections import (
+    OWN_IPAM,
+    ContainerSettings,
+    DataplaneOptions,
+    FeatureControl,
+    IPAMConf,
+    KubernetesConf,
+    PolicyConf,
+    RuntimeConf,
+    Strict,
+    absolute,
+)
 from libtortie.datastore.crd_names import Group, group_named
 from libtortie.datastore.open import DatastoreType
 from libtortie.errors import InvalidInput
@@ -32,68 +44,19 @@ MAX_STDIN = 2 << 20
 VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
 """GC's list under its name in CNI 1.1, and the one libcni 1.2.0 used before it was corrected."""
 
+OWN_TYPES = ("tortie", "calico")
+"""Values of `type` that mean this plugin, by its own name or by the one it stands in for."""
+
 _NETWORK_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_PROGRAM = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 
 
-class _Strict(BaseModel):
-    """Immutable; an unknown key is an error, so that a typing mistake is never silent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class KubernetesConf(_Strict):
-    """`kubernetes`: how to reach the API server. One of the two is needed."""
-
-    kubeconfig: str = ""
-    k8s_api_root: str = ""
-
-    @model_validator(mode="after")
-    def _has_one(self) -> Self:
-        if not (self.kubeconfig or self.k8s_api_root):
-            raise ValueError("want kubeconfig or k8s_api_root")
-        return self
-
-
-class PolicyConf(_Strict):
-    """`policy`: `k8s` takes labels, ports and service account from the API's pod."""
-
-    type: Literal["k8s"] = "k8s"
-
-
-class IPAMConf(_Strict):
-    """`ipam`. The two flags are strings in Calico's configuration; JSON booleans work too."""
-
-    type: Literal["tortie-ipam", "calico-ipam"] = "tortie-ipam"
-    assign_ipv4: bool = True
-    assign_ipv6: bool = False
-    ipv4_pools: tuple[str, ...] = ()
-    ipv6_pools: tuple[str, ...] = ()
-
-
-class RuntimeConf(_Strict):
-    """`runtimeConfig`: the capabilities `mac` and `ips` of the CNI conventions."""
-
-    mac: str = ""
-    ips: tuple[str, ...] = ()
-
-    @field_validator("mac")
-    @classmethod
-    def _is_mac(cls, value: str) -> str:
-        if value and not is_unicast_mac(value.lower()):
-            raise ValueError("want a unicast MAC address such as 02:00:5e:10:00:01")
-        return value.lower()
-
-    @field_validator("ips")
-    @classmethod
-    def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(ip_address(item.split("/")[0])) for item in value)
-
-
-class NetConf(_Strict):
+class NetConf(Strict):
     """The network configuration of one call, validated.
 
     `policy_setup_timeout_seconds` 0 does not wait. `mtu` 0 means: found out on the node.
+    `delegated` is the `ipam.type` of another program, empty where addresses are ours to give;
+    `raw` is the configuration as it came, for that program, and `plugin_dirs` where to find it.
     """
 
     cni_version: str = Field(default=OLDEST_VERSION, alias="cniVersion")
@@ -101,11 +64,18 @@ class NetConf(_Strict):
     type: str = "tortie"
     nodename: str = ""
     nodename_file: str = ""
+    nodename_file_optional: bool = False
+    hostname: str = ""
     mtu: int = Field(default=0, ge=0, le=65535)
+    require_mtu_file: bool = False
+    num_queues: int = Field(default=1, le=4096)
+    device_type: Literal["", "veth", "netkit"] = ""
     datastore_type: str = ""
     sqlite_path: str = "/var/lib/tortie/tortie.db"
     sqlite_shared: bool = False
     etcd_endpoints: str = ""
+    etcd_authority: str = ""
+    etcd_scheme: Literal["", "http", "https"] = ""
     etcd_ca_cert_file: str = ""
     etcd_cert_file: str = ""
     etcd_key_file: str = ""
@@ -113,18 +83,33 @@ class NetConf(_Strict):
     etcd_password: str = Field(default="", repr=False)
     kubernetes: KubernetesConf | None = None
     calico_api_group: str = ""
+    qps: float = Field(default=0, ge=0, allow_inf_nan=False)
+    burst: int = Field(default=0, ge=0)
     policy: PolicyConf | None = None
     ipam: IPAMConf = IPAMConf()
+    ipam_lock_file: str = ""
+    include_default_routes: bool = False
+    container_settings: ContainerSettings = ContainerSettings()
+    feature_control: FeatureControl = FeatureControl()
+    readiness_gates: tuple[str, ...] = ()
+    dataplane_options: DataplaneOptions = DataplaneOptions()
     policy_setup_timeout_seconds: float = Field(default=0, ge=0, le=120, allow_inf_nan=False)
+    policy_setup_on_timeout: Literal["continue", "fail"] = "continue"
     endpoint_status_dir: str = "/run/tortie/endpoint-status"
     agent_socket: str = "/run/tortie/cni.sock"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_file_path: str = ""
+    log_file_max_size: int = Field(default=100, ge=1)
+    log_file_max_age: int = Field(default=30, ge=1)
+    log_file_max_count: int = Field(default=10, ge=1)
     runtime: RuntimeConf = Field(default=RuntimeConf(), alias="runtimeConfig")
     prev_result: dict[str, Any] | None = Field(default=None, alias="prevResult")
     valid_attachments: tuple[tuple[str, str], ...] | None = Field(
         default=None, alias="cni.dev/valid-attachments"
     )
+    delegated: str = Field(default="", init=False)
+    raw: Mapping[str, Any] = Field(default={}, repr=False, init=False)
+    plugin_dirs: tuple[str, ...] = Field(default=(), init=False)
 
     @field_validator("name")
     @classmethod
@@ -161,20 +146,37 @@ class NetConf(_Strict):
             raise ValueError("calico_api_group is for datastore_type kubernetes")
         return self
 
-    @field_validator(
+    _paths = field_validator(
         "nodename_file",
         "sqlite_path",
         "etcd_ca_cert_file",
         "etcd_cert_file",
         "etcd_key_file",
+        "ipam_lock_file",
         "endpoint_status_dir",
         "agent_socket",
         "log_file_path",
-    )
+    )(absolute)
+
+    @field_validator("num_queues")
     @classmethod
-    def _is_absolute(cls, value: str) -> str:
-        if value and (not Path(value).is_absolute() or "\0" in value):
-            raise ValueError("want an absolute path")
+    def _at_least_one(cls, value: int) -> int:
+        return max(value, 1)
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        """Calico's own texts (`Info`, `WARNING`) mean the same."""
+        text = value.lower() if isinstance(value, str) else value
+        return {"": "info", "warn": "warning"}.get(text, text) if isinstance(text, str) else text
+
+    @field_validator("readiness_gates")
+    @classmethod
+    def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            parts = urlsplit(text)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("want http:// or https:// URLs")
         return value
 
     @field_validator("valid_attachments", mode="before")
@@ -187,7 +189,13 @@ class NetConf(_Strict):
             if not isinstance(item, dict) or not item.get("containerID"):
                 raise ValueError('every item needs "containerID" and "ifname"')
             pairs.append((item["containerID"], item.get("ifname", "")))
-        return pairs
+        return tuple(pairs)
+
+    @model_validator(mode="after")
+    def _ranges_are_pools(self) -> Self:
+        if not self.delegated:
+            self.runtime.ranges()
+        return self
 
     @property
     def datastore(self) -> str:
@@ -198,14 +206,17 @@ class NetConf(_Strict):
             return "etcdv3"
         return "kubernetes" if self.kubernetes else "sqlite"
 
+    @property
+    def api(self) -> KubernetesConf | None:
+        """How the API server is reached: the `kubernetes` section, else what `policy` says."""
+        if self.kubernetes or self.policy is None or not self.policy.k8s_api_root:
+            return self.kubernetes
+        return KubernetesConf(k8s_api_root=self.policy.k8s_api_root)
 
-def is_unicast_mac(text: str) -> bool:
-    """Whether a lower-case text is a MAC address a pod may carry."""
-    return (
-        _MAC.fullmatch(text) is not None
-        and not int(text[:2], 16) & 1
-        and text != "00:00:00:00:00:00"
-    )
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another plugin asks our IPAM for addresses: the configuration is that one's."""
+        return self.type not in OWN_TYPES
 
 
 def peek_version(stdin: bytes) -> str:
@@ -220,8 +231,8 @@ def peek_version(stdin: bytes) -> str:
     return CURRENT_VERSION
 
 
-def parse_conf(stdin: bytes) -> NetConf:
-    """The configuration on standard input (CNI spec, section 1).
+def parse_conf(stdin: bytes, path: str = "") -> NetConf:
+    """The configuration on standard input (CNI spec, section 1); `path` is CNI_PATH.
 
     Raises `Undecodable`, `IncompatibleVersion`, `UnsupportedField` or `InvalidConfig`.
     """
@@ -232,30 +243,87 @@ def parse_conf(stdin: bytes) -> NetConf:
             f"cniVersion {short(version)} is not supported; use one of "
             + ", ".join(SUPPORTED_VERSIONS)
         )
-    known = {field.alias or name for name, field in NetConf.model_fields.items()}
-    fields = {key: value for key, value in data.items() if key in known and value is not None}
+    _require_known(data)
+    fields = {key: value for key, value in data.items() if key in _KNOWN and value is not None}
     fields["cniVersion"] = version
     for alias in VALID_ATTACHMENTS:
         if data.get(alias) is not None:
             fields.setdefault(VALID_ATTACHMENTS[0], data[alias])
-    for key in data:
-        if key not in known and not _foreign(key):
-            raise _unknown_key(key, data[key], known)
+    delegated = _delegated(data)
+    if delegated:
+        del fields["ipam"]  # all of it is that program's
+    authority = fields.get("etcd_authority")
+    if isinstance(authority, str) and authority and not fields.get("etcd_endpoints"):
+        fields["etcd_endpoints"] = f"{fields.get('etcd_scheme') or 'http'}://{authority}"
+    fields["delegated"] = delegated
     try:
-        return NetConf.model_validate(_cleaned(fields))
+        conf = NetConf.model_validate_json(json.dumps(_cleaned(fields)))
     except ValidationError as error:
         raise _explained(error) from None
+    dirs = tuple(item for item in path.split(":") if item.startswith("/"))
+    return conf.model_copy(update={"raw": data, "plugin_dirs": dirs})
 
 
-_REFUSED = dict.fromkeys(("qps", "burst"), "calls of the Kubernetes API are not throttled")
-"""Keys of Calico's that mean nothing here, and why."""
+def _delegated(data: Mapping[str, Any]) -> str:
+    """The name of another program's IPAM; empty for ours. Raises `InvalidConfig`."""
+    section = data.get("ipam")
+    kind = section.get("type") if isinstance(section, dict) else None
+    foreign = data.get("type", OWN_TYPES[0]) not in OWN_TYPES
+    if foreign and kind not in OWN_IPAM:
+        raise InvalidConfig(
+            f"ipam.type: a plugin of type {short(data.get('type'))} is none of ours, and asks our "
+            f"IPAM only with {OWN_IPAM[0]} (it is {short(kind)})"
+        )
+    if kind is None or kind in OWN_IPAM:
+        return ""
+    if not isinstance(kind, str) or not _PROGRAM.fullmatch(kind):
+        raise InvalidConfig(f"ipam.type: want the name of a program (it is {short(kind)})")
+    return kind
+
+
+_REFUSED = {
+    "etcd_discovery_srv": "SRV records are not looked up; list the members in etcd_endpoints",
+}
+"""Keys of Calico's that could only be ignored, and why."""
 
 _RUNTIME_KEYS = frozenset({"capabilities", "args", "dns", "ipMasq", "cniVersions", "disableCheck"})
+_NOT_LINUX = re.compile(r"(windows|vxlan)_\w+|mode|DNS|policies")
+"""Keys that Calico reads on Windows only."""
+
+_INTERNAL = frozenset({"delegated", "raw", "plugin_dirs"})
+_KNOWN = frozenset(
+    field.alias or name for name, field in NetConf.model_fields.items() if name not in _INTERNAL
+)
+
+
+def _require_known(data: Mapping[str, Any]) -> None:
+    """Refuse what reads like a mistyped key of ours, and what we could only ignore.
+
+    Any other unknown key is somebody else's: it is kept for a delegated IPAM. Where another
+    plugin asks our IPAM, all keys but ours are that plugin's. Raises `UnsupportedField`.
+    """
+    if data.get("type", OWN_TYPES[0]) not in OWN_TYPES:
+        return
+    for key, value in data.items():
+        if key in _REFUSED:
+            raise UnsupportedField(f"unsupported key {short(key)}: {_REFUSED[key]}")
+        if key in _KNOWN or _foreign(key):
+            continue
+        close = difflib.get_close_matches(key, _KNOWN, n=1, cutoff=_LIKE)
+        if close:
+            raise UnsupportedField(
+                f"unsupported key {short(key)} with value {short(value)}; did you mean {close[0]}?"
+            )
+
+
+_LIKE = 0.8
+"""How much of a key has to be ours to be taken for a slip of the pen."""
 
 
 def _foreign(key: str) -> bool:
     """Keys that are a runtime's or a person's, not ours: namespaced, comments, list-level ones."""
-    return key in _RUNTIME_KEYS or "/" in key or key.startswith("_")
+    listed = key in _RUNTIME_KEYS or _NOT_LINUX.fullmatch(key)
+    return bool(listed) or "/" in key or key.startswith("_")
 
 
 def _object(stdin: bytes) -> dict[str, Any]:
@@ -280,14 +348,6 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
-def _unknown_key(key: str, value: object, known: set[str]) -> UnsupportedField:
-    if key in _REFUSED:
-        return UnsupportedField(f"unsupported key {short(key)}: {_REFUSED[key]}; remove it")
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "; remove it"
-    return UnsupportedField(f"unsupported key {short(key)} with value {short(value)}{hint}")
-
-
 def _explained(error: ValidationError) -> InvalidConfig | UnsupportedField:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "configuration"
@@ -296,9 +356,13 @@ def _explained(error: ValidationError) -> InvalidConfig | UnsupportedField:
             f"unsupported key {where[:80]} with value {short(first['input'])}; remove it"
         )
     whole = first["type"] == "missing" or not first["loc"]  # of all keys some hold secrets
-    given = "" if whole else f" (it is {short(first['input'])})"
+    secret = _SECRET.search(where) or isinstance(first["input"], dict)
+    given = "" if whole or secret else f" (it is {short(first['input'])})"
     text = first["msg"].removeprefix("Value error, ")
     return InvalidConfig(f"{where[:80]}: {text}{given}")
+
+
+_SECRET = re.compile(r"password|token|policy$")
 
 
 def short(value: object) -> str:

@@ -68,8 +68,10 @@ def test_calicos_string_flags() -> None:
 
 
 def test_null_means_not_set_at_every_level() -> None:
-    assert parse(ipam=None, mtu=None, prevResult=None) == parse()
-    assert parse(ipam={"assign_ipv4": None}) == parse()
+    bare = parse().model_dump(exclude={"raw"})
+    nulls = parse(ipam=None, mtu=None, prevResult=None)
+    assert nulls.model_dump(exclude={"raw"}) == bare
+    assert parse(ipam={"assign_ipv4": None}).model_dump(exclude={"raw"}) == bare
 
 
 def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
@@ -103,7 +105,38 @@ def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
         ({"policy_setup_timeout_seconds": float("nan")}, "policy_setup_timeout_seconds"),
         ({"policy_setup_timeout_seconds": 1e9}, "policy_setup_timeout_seconds"),
         ({"ipam": []}, "ipam"),
-        ({"ipam": {"type": "host-local"}}, "ipam.type"),
+        ({"ipam": {"type": "../host-local"}}, "ipam.type"),
+        ({"ipam": {"type": 7}}, "ipam.type: want the name of a program (it is 7)"),
+        ({"type": "bridge", "ipam": {"type": "host-local"}}, "ipam.type"),
+        ({"type": "bridge"}, "ipam.type"),
+        ({"mtu": "1400"}, 'mtu: Input should be a valid integer (it is "1400")'),
+        ({"sqlite_shared": "true"}, "sqlite_shared"),
+        ({"nodename": 7}, "nodename"),
+        ({"ipam": {"ipv4_pools": ["p", 7]}}, "ipam.ipv4_pools.1"),
+        ({"ipam": {"gateway": ["10.0.0.1", "10.0.0.2"]}}, "ipam.gateway: want one address per"),
+        ({"ipam": {"gateway": "10.0.0"}}, "ipam.gateway"),
+        ({"ipam": {"routes": [{"dst": "10.0.0/8"}]}}, "ipam.routes.0"),
+        ({"ipam": {"prefix": "pools"}}, "ipam.prefix"),
+        ({"device_type": "ipvlan"}, "device_type"),
+        ({"num_queues": 5000}, "num_queues"),
+        ({"feature_control": {"floating_ips": "true"}}, "feature_control.floating_ips"),
+        ({"container_settings": {"allow_ip_forwarding": 1}}, "container_settings.allow_ip"),
+        ({"readiness_gates": ["localhost:9099/ready"]}, "readiness_gates"),
+        ({"readiness_gates": "http://localhost"}, "readiness_gates"),
+        ({"dataplane_options": {"type": "grpc", "socket": "/s"}}, "dataplane_options.type"),
+        ({"policy_setup_on_timeout": "panic"}, "policy_setup_on_timeout"),
+        ({"log_file_max_size": 0}, "log_file_max_size"),
+        ({"etcd_scheme": "ftp"}, "etcd_scheme"),
+        ({"policy": {"k8s_client_key": "/k"}}, "policy: k8s_client_certificate and k8s_client_key"),
+        ({"policy": {"k8s_client_key": "k", "k8s_client_certificate": "/c"}}, "absolute path"),
+        ({"qps": -1}, "qps"),
+        ({"burst": 1.5}, "burst"),
+        ({"runtimeConfig": {"ipRanges": [[{"subnet": "10.0.0.1/8"}]]}}, "runtimeConfig.ipRanges"),
+        ({"runtimeConfig": {"ipRanges": [[{"rangeStart": "10.0.0.1"}]]}}, "rangeStart is not"),
+        ({"runtimeConfig": {"ipRanges": [[{}]]}}, "runtimeConfig.ipRanges: every range needs"),
+        ({"runtimeConfig": {"ipRanges": [{}]}}, "runtimeConfig.ipRanges"),
+        ({"runtimeConfig": {"portMappings": {"hostPort": 1}}}, "runtimeConfig.portMappings"),
+        ({"runtimeConfig": {"bandwidth": {"ingressRate": "1M"}}}, "runtimeConfig.bandwidth.ingr"),
         ({"ipam": {"ipv4_pools": "pool"}}, "ipam.ipv4_pools"),
         ({"ipam": {"assign_ipv4": "perhaps"}}, "ipam.assign_ipv4"),
         ({"policy": {"type": "calico"}}, "policy.type"),
@@ -130,11 +163,10 @@ def test_wrong_values_name_the_key(settings: dict[str, Any], message: str) -> No
     ("settings", "message"),
     [
         ({"policy_setup_timeout_secs": 3}, "did you mean policy_setup_timeout_seconds"),
-        ({"etcd_discovery_srv": "x.y"}, '"etcd_discovery_srv" with value "x.y"'),
-        ({"qps": 20}, '"qps": calls of the Kubernetes API are not throttled; remove it'),
-        ({"burst": 20}, '"burst": calls of the Kubernetes API are not throttled'),
+        ({"etcd_discovery_srv": "x.y"}, '"etcd_discovery_srv": SRV records are not looked up'),
+        ({"datastore_typ": "etcdv3"}, "did you mean datastore_type"),
         ({"ipam": {"subnet": "usePodCidr"}}, "ipam.subnet"),
-        ({"runtimeConfig": {"portMappings": []}}, "runtimeConfig.portMappings"),
+        ({"feature_control": {"floating_ip": True}}, "feature_control.floating_ip"),
     ],
 )
 def test_an_unknown_key_is_code_2_with_key_and_value(
@@ -143,6 +175,115 @@ def test_an_unknown_key_is_code_2_with_key_and_value(
     with pytest.raises(UnsupportedField, match=message) as refused:
         parse(**settings)
     assert refused.value.code == 2
+
+
+def test_calicos_conflist_is_taken_as_it_is() -> None:
+    """Every key of its page that applies on Linux, with its defaults; those of Windows, too."""
+    conf = parse(
+        type="calico",
+        nodename="n1",
+        nodename_file_optional=True,
+        hostname="old",
+        require_mtu_file=True,
+        num_queues=0,
+        device_type="veth",
+        kubernetes={"kubeconfig": "/etc/cni/net.d/calico-kubeconfig", "node_name": "n1"},
+        qps=20,
+        burst=30,
+        policy={"type": "k8s", "k8s_api_root": "https://h:6443", "k8s_auth_token": "secret"},
+        ipam={"type": "calico-ipam", "assign_ipv4": "TRUE", "ipv4_pools": ["10.0.0.0/8"]},
+        ipam_lock_file="/var/run/calico/ipam.lock",
+        include_default_routes=True,
+        container_settings={"allow_ip_forwarding": True},
+        feature_control={"ip_addrs_no_ipam": True, "floating_ips": True},
+        readiness_gates=["http://localhost:9099/readiness"],
+        log_level="Warning",
+        log_file_max_size=1,
+        log_file_max_age=2,
+        log_file_max_count=3,
+        dataplane_options={},
+        windows_use_single_network=True,
+        vxlan_mac_prefix="0E-2A",
+        mode="vxlan",
+        args={"mesos": 1},
+        runtimeConfig={"dns": {}, "portMappings": [{"hostPort": 80, "containerPort": 8080}]},
+    )
+    assert (conf.num_queues, conf.log_level, conf.qps, conf.burst) == (1, "warning", 20, 30)
+    assert conf.container_settings.allow_ip_forwarding
+    assert (conf.feature_control.ip_addrs_no_ipam, conf.feature_control.floating_ips) == (1, 1)
+    assert conf.ipam.assign_ipv4
+    assert not conf.delegated
+    assert "secret" not in repr(conf)
+    bare = parse()
+    assert (bare.num_queues, bare.log_level, bare.mtu, bare.qps) == (1, "info", 0, 0)
+    logs = (bare.log_file_max_size, bare.log_file_max_age, bare.log_file_max_count)
+    assert logs == (100, 30, 10)
+    assert not bare.container_settings.allow_ip_forwarding
+    gates = (bare.feature_control.ip_addrs_no_ipam, bare.feature_control.floating_ips)
+    assert gates == (False, False)
+    assert (bare.readiness_gates, bare.require_mtu_file) == ((), False)
+    assert not bare.nodename_file_optional
+
+
+def test_etcds_older_keys_name_an_endpoint() -> None:
+    conf = parse(etcd_authority="h:2379", etcd_scheme="https", etcd_ca_cert_file="/ca")
+    assert (conf.datastore, conf.etcd_endpoints) == ("etcdv3", "https://h:2379")
+    assert parse(etcd_authority="h:2379").etcd_endpoints == "http://h:2379"
+    assert parse(etcd_authority="h:1", etcd_endpoints="http://i:2").etcd_endpoints == "http://i:2"
+
+
+def test_the_api_by_calicos_older_keys() -> None:
+    by_policy = {"policy": {"k8s_api_root": "https://p:6443"}}
+    api = parse(**by_policy).api
+    assert api is not None
+    assert api.k8s_api_root == "https://p:6443"
+    assert parse(**by_policy).datastore == "sqlite"
+    both = parse(
+        **by_policy, kubernetes={"k8s_api_root": "https://k:6443"}, datastore_type="sqlite"
+    )
+    assert both.api == both.kubernetes
+    assert parse().api is None
+
+
+def test_what_is_somebody_elses_is_kept() -> None:
+    conf = parse(
+        flannel={"x": 1},
+        ipam={"type": "host-local", "subnet": "usePodCidr", "whatever": [None]},
+        runtimeConfig={"ipRanges": [[{"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.9"}]]},
+    )
+    assert conf.delegated == "host-local"
+    assert conf.raw["flannel"] == {"x": 1}
+    assert conf.raw["ipam"]["whatever"] == [None]
+    assert conf.raw["runtimeConfig"]["ipRanges"][0][0]["rangeStart"] == "10.1.0.9"
+
+
+def test_a_foreign_plugins_configuration_is_that_plugins() -> None:
+    body = {"type": "bridge", "ipam": {"type": "tortie-ipam"}, "nodname": 1, "isGateway": True}
+    conf = parse(**body)
+    assert conf.is_foreign
+    assert not parse().is_foreign
+    assert not parse(type="calico").is_foreign
+
+
+def test_where_executables_are() -> None:
+    base = json.dumps({"name": "n", "type": "tortie"}).encode()
+    assert parse_conf(base, "/opt/cni/bin:relative::/usr/lib/cni").plugin_dirs == (
+        "/opt/cni/bin",
+        "/usr/lib/cni",
+    )
+    injected = parse_conf(b'{"name":"n","plugin_dirs":["/evil"],"delegated":"x","raw":{}}')
+    assert (injected.plugin_dirs, injected.delegated) == ((), "")
+
+
+def test_secrets_are_not_echoed() -> None:
+    for settings in (
+        {"etcd_password": 123456},
+        {"policy": {"k8s_auth_token": 123456}},
+        {"policy": {"k8s_auth_token": "123456", "k8s_client_key": "/k"}},
+    ):
+        with pytest.raises(InvalidConfig) as refused:
+            parse(**settings)
+        assert "123456" not in str(refused.value)
 
 
 def test_long_values_are_not_echoed() -> None:
