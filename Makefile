@@ -2,15 +2,24 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static
 
-.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-cni soak soak-ipam clean
+.PHONY: setup shim fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-cni soak soak-ipam clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml Makefile
 	./scripts/setup.sh "$(VENV)" $(DEBS)
 	touch $@
+
+# The CNI executable in C: static, so that it runs on any node of this machine's architecture.
+SHIM := cni_plugin/shim.bin
+
+shim: $(SHIM)
+
+$(SHIM): cni_plugin/shim.c | setup
+	$(CC) -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -Os -s -static -o $@.new $<
+	mv $@.new $@
 
 fmt: setup
 	$(VENV)/bin/ruff format .
@@ -22,10 +31,10 @@ check: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-test: setup
+test: setup shim
 	$(PY) -m pytest tests
 
-test-fast: setup
+test-fast: setup shim
 	$(PY) -m pytest tests/unit tests/property
 
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
@@ -55,7 +64,7 @@ bench: bench-cutover bench-ipam bench-cni
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
 
-bench-cni: setup
+bench-cni: setup shim
 	$(PY) -m tests.bench.cni --out bench/cni.json
 
 bench-cutover: setup
@@ -68,4 +77,4 @@ soak-ipam: setup
 	$(PY) -m tests.fakes.ipam_soak --operations 1000000
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json report.html
+	rm -rf $(VENV) $(SHIM) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json report.html

@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 
 import yaml
 
+from cni_plugin.conflist import conflist
 from cni_plugin.install import install
+from cni_plugin.program import program
 from felix_shim.bgp import Peer
 from lab import names, seed
 from lab.datastore import SQLITE, settings, with_store
@@ -185,9 +187,8 @@ def equip_node(state: StateDir, node: names.LabNode, datastore: str) -> None:
     install(
         state.node(node.name, "cni-bin"),
         state.node(node.name, "net.d"),
-        socket="/run/tortie/cni.sock",
-        fallback=str(tool("tortie-cni")),
-        settings=seed.conflist_settings(node, where),
+        program=program(socket="/run/tortie/cni.sock", fallback=str(tool("tortie-cni"))),
+        conflist=conflist(seed.conflist_settings(node, where)),
     )
 
 

@@ -17,13 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
-from libtortie.kube.config import KubeConfig, direct, load_kubeconfig
+from libtortie.kube.config import KubeConfig, Material, direct, load_kubeconfig
 
 NODE_FILE = Path("/etc/tortie/node.yaml")
 
 
 class Access(BaseModel):
-    """Where a node's agent finds datastore and API; the defaults are the agent's."""
+    """Where a node's agent finds datastore and API; the defaults are the agent's.
+
+    `cni_kubeconfig` is the kubeconfig that the agent keeps for the plugin's fallback, if any.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -39,6 +42,8 @@ class Access(BaseModel):
     kubeconfig: str = ""
     k8s_api_root: str = ""
     k8s_token_file: str = ""
+    k8s_ca_file: str = ""
+    cni_kubeconfig: str = ""
     calico_api_group: str = ""
 
     @field_validator("calico_api_group")
@@ -72,10 +77,11 @@ class Access(BaseModel):
             return kubeconfig_in(self.kubeconfig)
         if not self.k8s_api_root:
             return None
-        api = direct(self.k8s_api_root)
-        if self.k8s_token_file:
-            api = KubeConfig(server=api.server, token_file=Path(self.k8s_token_file))
-        return api
+        return KubeConfig(
+            server=direct(self.k8s_api_root).server,
+            token_file=Path(self.k8s_token_file) if self.k8s_token_file else None,
+            ca=Material(path=Path(self.k8s_ca_file)) if self.k8s_ca_file else None,
+        )
 
 
 def read_access(path: Path = NODE_FILE) -> Access | None:

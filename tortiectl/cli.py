@@ -30,6 +30,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 COMMANDS = {
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
+    "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
 }
 

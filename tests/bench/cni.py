@@ -18,11 +18,12 @@ from typing import Any
 
 import click
 
-from cni_plugin.install import executable, replace_file
+from cni_plugin.durable import replace_file
+from cni_plugin.program import NATIVE, executable
 from lab.results import BenchRow, at_most, write
 from tests.bench.cni_calls import Caller, Program, Sandbox, timed
 from tests.bench.cni_echo import echo_agent
-from tests.bench.cni_node import NATIVE, PYTHON, BenchNode, etcd_node, sqlite_node
+from tests.bench.cni_node import PYTHON, BenchNode, etcd_node, sqlite_node
 
 COUNT = 60
 CROWD, CROWDS = 30, 5

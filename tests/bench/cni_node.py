@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from cni_plugin.install import executable, replace_file
+from cni_plugin.durable import replace_file
+from cni_plugin.program import NATIVE, executable, native_executable
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.datastore.port import Datastore
@@ -21,7 +22,6 @@ from tests.fakes.node_process import NodeProcess, ip, until
 
 PYTHON = "/usr/bin/python3"
 FALLBACK = Path(".venv/bin/tortie-cni").absolute()
-NATIVE = Path("build/shim/tortie").absolute()
 REFERENCE = "/usr/lib/cni"
 POOL = {"cidr": "10.65.0.0/16", "blockSize": 26}
 
@@ -54,7 +54,8 @@ class BenchNode:
         """The caller of the native shim, where it was built."""
         if not NATIVE.exists():
             return []
-        replace_file(self.node.root / "native", NATIVE.read_bytes(), 0o755)
+        made = native_executable(str(self.node.root / "run/cni.sock"), str(FALLBACK))
+        replace_file(self.node.root / "native", made, 0o755)
         return [self._native]
 
     def enter(self) -> None:

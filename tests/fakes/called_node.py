@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cni_plugin.install import executable, replace_file
+from cni_plugin.durable import replace_file
+from cni_plugin.program import executable
 from ipam.client import AddressRequest, IPAMClient
 from ipam.ownership import pod_owner
 from lab.apiserver.server import ApiServer

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from cni_plugin.durable import replace_file
 from cni_plugin.errors import AttachmentConflict, InvalidEnvironment
-from cni_plugin.install import executable, replace_file
 from cni_plugin.plugin import Plugin
+from cni_plugin.program import executable
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import Result
 from ipam.client import IPAMClient

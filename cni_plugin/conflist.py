@@ -1,0 +1,106 @@
+"""Our network's configuration list, and which file of a directory a runtime would take.
+
+A runtime takes the first file by name (libcni's `ConfFiles`): bytes are compared, the end of the
+name decides whether a file counts, directories do not. Ours carries a mark, so that nobody else's
+file is ever taken for one that may be replaced or removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from cni_plugin.types import parse_conf
+from libtortie.access import Access
+from libtortie.errors import InvalidInput
+
+CONFLIST = "10-tortie.conflist"
+_READ = (".conf", ".conflist", ".json")
+_MARK = "_tortie"
+_TEXT = "written by `tortiectl node install`, which replaces and removes it"
+_DATASTORE_KEYS = (
+    "datastore_type",
+    "sqlite_path",
+    "sqlite_shared",
+    "etcd_endpoints",
+    "etcd_ca_cert_file",
+    "etcd_cert_file",
+    "etcd_key_file",
+    "etcd_username",
+    "etcd_password",
+    "calico_api_group",
+)
+
+
+def conflist(settings: Mapping[str, Any]) -> bytes:
+    """The shipped conflist with some keys of our plugin changed (None removes one).
+
+    Raises as `parse_conf`.
+    """
+    data = json.loads(resources.files("conf").joinpath(CONFLIST).read_text())
+    ours = data["plugins"][0]
+    for key, value in settings.items():
+        if value is None:
+            ours.pop(key, None)
+        else:
+            ours[key] = value
+    parse_conf(json.dumps({**ours, "name": data["name"], "cniVersion": "1.1.0"}).encode())
+    return json.dumps({_MARK: _TEXT, **data}, indent=2).encode() + b"\n"
+
+
+def settings_of(access: Access) -> dict[str, Any]:
+    """What makes the plugin's fallback work where the node's agent works. Raises `InvalidInput`."""
+    said = access.model_fields_set
+    settings = {key: getattr(access, key) for key in _DATASTORE_KEYS if key in said}
+    kubeconfig = access.cni_kubeconfig or access.kubeconfig
+    if kubeconfig:
+        return {**settings, "kubernetes": {"kubeconfig": kubeconfig}}
+    if access.k8s_token_file or access.k8s_ca_file:
+        raise InvalidInput(
+            "the plugin cannot use the agent's k8s_token_file and k8s_ca_file: say in the agent's "
+            "configuration which kubeconfig shall be written for it (cni_kubeconfig)"
+        )
+    if access.k8s_api_root:
+        return {**settings, "kubernetes": {"k8s_api_root": access.k8s_api_root}}
+    return {**settings, "kubernetes": None, "policy": None}
+
+
+def require_name(name: str) -> None:
+    """A conflist's file name. Raises `InvalidInput`."""
+    stem = name.removesuffix(".conflist")
+    if stem in ("", name) or "/" in name or name.startswith("."):
+        raise InvalidInput(f"{name!r} is not the name of a conflist, such as {CONFLIST}")
+
+
+def networks_ahead(conf_dir: Path, name: str) -> list[str]:
+    """Other networks' files that a runtime would take instead of a file of this name."""
+    ours = set(our_conflists(conf_dir))
+    before = [one for one in _readable(conf_dir) if os.fsencode(one) <= os.fsencode(name)]
+    return [one for one in before if one not in ours]
+
+
+def our_conflists(conf_dir: Path) -> list[str]:
+    """The conflists of a directory that `conflist` made, whatever their name."""
+    return [name for name in _readable(conf_dir) if _is_ours(conf_dir / name)]
+
+
+def _readable(conf_dir: Path) -> list[str]:
+    """What a runtime reads, in its order. Raises OSError."""
+    try:
+        entries = list(os.scandir(conf_dir))
+    except FileNotFoundError:
+        return []
+    files = [one.name for one in entries if not one.is_dir(follow_symlinks=False)]
+    return sorted((name for name in files if name[name.rfind(".") :] in _READ), key=os.fsencode)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and _MARK in data

@@ -1,0 +1,95 @@
+"""Files that others read at any moment: replaced whole, kept through a power cut, one writer.
+
+A file is written beside its place under a name that container runtimes ignore, flushed to disk
+and renamed over the old one: who reads, or executes, sees the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from libtortie.errors import InvalidInput
+
+UNFINISHED = ".tortie-tmp"
+"""How the name of a file ends that is being written: runtimes go by the end of a name."""
+
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""How file systems and kernels say that they do not know O_TMPFILE, which tries without a trace."""
+
+
+def replace_file(path: Path, content: bytes, mode: int) -> None:
+    """Replace a file atomically and durably. Raises OSError; the old file is there then."""
+    temporary = path.with_name(f".{path.name}{UNFINISHED}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    _flush_directory(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, durably; one that is gone is none. Raises OSError."""
+    path.unlink(missing_ok=True)
+    _flush_directory(path.parent)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what a killed `replace_file` left; nobody may be writing. Raises OSError."""
+    for path in directory.iterdir():
+        if path.name.endswith(UNFINISHED):
+            path.unlink(missing_ok=True)
+
+
+def move_file(path: Path, to: Path) -> None:
+    """Rename a file within its directory, durably. Raises OSError."""
+    path.rename(to)
+    _flush_directory(path.parent)
+
+
+def make_directory(directory: Path, option: str) -> None:
+    """A directory that can be written to. Raises `InvalidInput` naming it and `option`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        if error.errno in _NO_TMPFILE and directory.is_dir():
+            return
+        raise InvalidInput(
+            f"cannot write to {directory}: {error.strerror}: name another directory with {option}"
+        ) from error
+
+
+@contextmanager
+def only_writer(directories: Iterable[Path], *, wait: bool = True) -> Iterator[None]:
+    """While no other process of ours writes to these directories, which exist.
+
+    Raises OSError, with `wait` false also `BlockingIOError` at once.
+    """
+    with ExitStack() as stack:
+        for directory in sorted({one.resolve() for one in directories}):
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+
+
+def _flush_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
