@@ -53,6 +53,7 @@ from felix_shim.node import register
 from felix_shim.outlets import LANES, Outlets
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
+from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.policy import PolicySet
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
@@ -174,6 +175,7 @@ def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) 
     kube = _open_kube(config)
     if kube is not None:
         stack.callback(kube.close)
+    _keep_kubeconfig(config, log, crew)
     store = _open_store(config, log, crew)
     if store is None:
         return None
@@ -196,6 +198,14 @@ def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | Non
             log.warning("datastore_unavailable", reason=first_line(error))
             crew.over.wait(OPEN_RETRY_SECONDS)
     return None
+
+
+def _keep_kubeconfig(config: NodeConfig, log: JsonLog, crew: Crew) -> None:
+    """The plugin's kubeconfig, from now on: its fallback serves while the datastore is away."""
+    api = config.kube()
+    if config.cni_kubeconfig and api is not None:
+        keeper = KubeconfigKeeper(Path(config.cni_kubeconfig), api, log)
+        crew.start("cni-kubeconfig", keeper.run, keeper.stop)
 
 
 def _open_kube(config: NodeConfig) -> HttpKubeClient | None:

@@ -129,6 +129,7 @@ class NodeConfig(Access):
             raise ValueError("give kubeconfig or k8s_api_root, not both")
         if self.datastore_type == "kubernetes":
             self._check_kubernetes()
+        self._check_credentials()
         return self
 
     def _check_kubernetes(self) -> None:
@@ -140,6 +141,18 @@ class NodeConfig(Access):
                 f"k8s_node {self.k8s_node!r}: with datastore_type kubernetes the node's resource "
                 f"is its core Node: nodename has to be that, not {self.nodename!r}"
             )
+
+    def _check_credentials(self) -> None:
+        """Raises ValueError for a key that could only be ignored."""
+        for key in ("k8s_token_file", "k8s_ca_file"):
+            if getattr(self, key) and not self.k8s_api_root:
+                raise ValueError(f"{key} needs k8s_api_root")
+        if self.cni_kubeconfig and not self.has_api:
+            raise ValueError("cni_kubeconfig needs kubeconfig or k8s_api_root")
+        if self.cni_kubeconfig and not Path(self.cni_kubeconfig).is_absolute():
+            raise ValueError(f"cni_kubeconfig {self.cni_kubeconfig!r} is not an absolute path")
+        if self.cni_kubeconfig and self.cni_kubeconfig == self.kubeconfig:
+            raise ValueError("cni_kubeconfig would overwrite kubeconfig: name another file")
 
     @property
     def node(self) -> str:

@@ -1,0 +1,56 @@
+"""The plugin's kubeconfig, kept as fresh as the agent's own credentials.
+
+The fallback runs on the host, where the token that a kubelet renews in the agent's pod cannot be
+read: so the agent writes it into a kubeconfig there, whenever it is another. A kubelet renews a
+token at the latest when a fifth of its life is left, which is two minutes or more: looking every
+`LOOK_SECONDS` of a clock that only goes forward is in time, whatever the wall clock says. No
+failure ends the looking; one that lasts is told once.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from cni_plugin.kubeconfig import keep
+from felix_shim.complaint import Complaint
+from felix_shim.jsonlog import Log
+from libtortie.errors import TortieError, first_line
+from libtortie.kube.config import KubeConfig
+from libtortie.kube.credentials import load
+
+LOOK_SECONDS = 5.0
+
+
+class KubeconfigKeeper:
+    """Writes one file from one identity, on a thread of its own."""
+
+    def __init__(self, path: Path, config: KubeConfig, log: Log) -> None:
+        self._path = path
+        self._config = config
+        self._log = log
+        self._complaint = Complaint(log, "cni_kubeconfig_stale")
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """A thread's body, until `stop`."""
+        while True:
+            self.look()
+            if self._stopped.wait(LOOK_SECONDS):
+                return
+
+    def stop(self) -> None:
+        """Make `run` return soon."""
+        self._stopped.set()
+
+    def look(self) -> None:
+        """Write the file if it says anything else than it should; never raises."""
+        try:
+            written = keep(self._path, load(self._config))
+        except (TortieError, OSError) as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            self._complaint.about(reason, path=str(self._path))
+            return
+        self._complaint.about("")
+        if written:
+            self._log.info("cni_kubeconfig_written", path=str(self._path))
