@@ -59,6 +59,18 @@ class NotReady(Refusal):
     code = 50
 
 
+class Impaired(NotReady):
+    """As `NotReady`, and what runs already may lack connectivity or policy (CNI code 51)."""
+
+    code = 51
+
+
+class PolicyLate(Refusal):
+    """Policy was not in force in time, and the configuration wants no pod without (CNI code 11)."""
+
+    code = 11
+
+
 class IdentityRefused(Refusal):
     """A pod whose claim to be a VM, or to be itself, does not hold against the API."""
 

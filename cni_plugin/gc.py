@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from cni_plugin import endpoint
 from cni_plugin.endpoint import Place
@@ -24,9 +23,6 @@ from libtortie.model.ipam import Attribute, Block, Owner
 from libtortie.model.keys import Blocks
 from libtortie.model.resources import WorkloadEndpoint
 
-SETTLING = timedelta(seconds=5)
-"""An attachment completed this shortly ago may be younger than the runtime's list."""
-
 
 @dataclass(frozen=True, slots=True)
 class Stale:
@@ -37,7 +33,7 @@ class Stale:
     vm: VMIdentity | None = None
 
 
-def find_stale(store: Datastore, node: str, conf: NetConf, now: datetime) -> list[Stale]:
+def find_stale(store: Datastore, node: str, conf: NetConf) -> list[Stale]:
     """Attachments of this network and node that are not in `conf.valid_attachments`."""
     valid = set(conf.valid_attachments or ())
     known: set[str] = {container_id for container_id, _ in valid}
@@ -47,7 +43,7 @@ def find_stale(store: Datastore, node: str, conf: NetConf, now: datetime) -> lis
         if not container_id or not _is_of_network(stored, conf.name):
             continue
         known.add(container_id)
-        if (container_id, stored.spec.endpoint) in valid or _young(stored, now):
+        if (container_id, stored.spec.endpoint) in valid:
             continue
         out.append(Stale(_args_of(stored), True, endpoint.vm_of(stored)))
     for owner, attribute in _owners(store, node):
@@ -110,14 +106,6 @@ def _belongs(owner: Owner, attribute: Attribute, network: str) -> bool:
     if vmi:
         return attribute.handle_id == names.vm_handle(network, namespace, vmi)
     return attribute.handle_id == names.container_handle(network, owner["container-id"])
-
-
-def _young(stored: WorkloadEndpoint, now: datetime) -> bool:
-    try:
-        made = datetime.fromisoformat(stored.metadata.creation_timestamp or "")
-    except ValueError:
-        return False
-    return timedelta(0) <= now - made.replace(tzinfo=made.tzinfo or UTC) < SETTLING
 
 
 def _args_of(stored: WorkloadEndpoint) -> CmdArgs:

@@ -159,6 +159,11 @@ class Identifier:
             ports=_ports(pod),
         )
 
+    def require_answers(self) -> None:
+        """Ask the API, where there is one, for a pod, as ADD does. Raises as `workload`."""
+        if self._kube is not None:
+            self._find(Pod, "is-the-api-there", "default")
+
     def vm_deleting(self, namespace: str, vm: VMIdentity) -> bool:
         """Whether a VM is being deleted, is gone or replaced, and its VMI, too.
 

@@ -4,34 +4,29 @@
   DEL or GC cleans up. All steps are idempotent by attachment, so a repeat returns the same.
 - DEL is keyed on the container id. What is missing is success; what belongs to a newer sandbox
   of the same pod is left alone.
-- The lock is taken first, then the clock starts: waiting in a queue is nobody's failure.
+- Waiting for another call for the same pod is nobody's failure: it is not in a call's time.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-from cni_plugin import check, dataplane, detach, gc
-from cni_plugin.attach import Allocations, Attaching
+from cni_plugin import check, detach, gc, readiness, status
+from cni_plugin.attach import Attaching
+from cni_plugin.calls import ENDPOINT, IDENTITY, IPAM, LOCK, POLICY, WIRING, note, phase
 from cni_plugin.endpoint import Place, place_of
-from cni_plugin.errors import InvalidConfig, InvalidEnvironment, NotReady, UnknownContainer
+from cni_plugin.errors import InvalidEnvironment, UnknownContainer
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
-from cni_plugin.types import Interface, NetConf, Result
+from cni_plugin.types import NetConf, Result
 from cni_plugin.undo import Undo
-from libtortie.errors import NotFound, TortieError, Unavailable
+from libtortie.errors import TortieError, Unavailable
 from libtortie.linux.port import Link
-from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.resources import ClusterInformation
 
 __all__ = ["Plugin", "Ports"]
 
 LOCK_SECONDS = 60.0
-CLUSTER = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
-NO_AGENT = (
-    "no agent has programmed this node's packet filter, and a pod without policy is not "
-    "started: is tortie-node running?"
-)
 
 
 class Plugin:
@@ -44,88 +39,91 @@ class Plugin:
         """Attach a sandbox (CNI spec, ADD)."""
         p = self._ports
         self._require_agent()
-        self._require_sandbox(args, conf)
-        workload = p.identify.workload(args, conf)
+        readiness.require(conf.readiness_gates, p.reaches, p.monotonic, p.sleep)
+        self._require_sandbox(args)
+        with phase(IDENTITY):
+            workload = p.identify.workload(args, conf)
         place = place_of(args, p.node)
-        with p.locks.hold(place.lock_key, LOCK_SECONDS), ExitStack() as stack:
-            started = p.monotonic()
+        with self._locked(place), ExitStack() as stack:
             undo = Undo(stack, p.monotonic, p.sleep, p.log)
             step = Attaching(p, args, conf, workload, place, undo)
+            step.require_readable_wishes()
             step.require_free_name()
-            allocations = step.assign_addresses()
-            ends = step.wire_veth(allocations)
-            step.write_endpoint(allocations, ends)
-            waited = step.await_policy()
-            result = _result(args, allocations, ends)
-            self._log_add(place, result, p.monotonic() - started, waited)
+            with phase(IPAM):
+                got = step.assign_addresses()
+            with phase(WIRING):
+                ends = step.wire_veth(got)
+            with phase(ENDPOINT):
+                step.write_endpoint(got, ends)
+            with phase(POLICY):
+                step.await_policy()
+            result = step.result(got, ends)
             undo.disarm()
+        note(address=",".join(str(address.ip) for address in result.addresses))
         return result
 
     def cmd_del(self, args: CmdArgs, conf: NetConf) -> None:
         """Detach a sandbox (CNI spec, DEL). Missing things are success."""
-        p = self._ports
-        place = place_of(args, p.node)
-        with p.locks.hold(place.lock_key, LOCK_SECONDS):
-            started = p.monotonic()
-            detach.tear_down(p, args, conf.name, place)
-            self._log("cni_del", place, duration_ms=_ms(p.monotonic() - started))
+        place = place_of(args, self._ports.node)
+        with self._locked(place):
+            detach.tear_down(self._ports, args, conf.name, place)
 
     def cmd_check(self, args: CmdArgs, conf: NetConf) -> None:
         """Compare the attachment with what ADD made (CNI spec, CHECK). Raises `CheckFailed`."""
         place = place_of(args, self._ports.node)
-        with self._ports.locks.hold(place.lock_key, LOCK_SECONDS):
+        with self._locked(place):
             check.check(self._ports, place, args, conf)
 
     def cmd_status(self, conf: NetConf) -> None:
         """Whether ADD can be served now (CNI spec, STATUS). Raises `NotReady`."""
-        del conf
-        if not self._ports.policy.ready():
-            raise NotReady(NO_AGENT)
-        try:
-            value = self._ports.store.get(CLUSTER).value
-        except NotFound:
-            return
-        except TortieError as error:
-            raise NotReady(f"the datastore cannot be used: {error}") from error
-        if isinstance(value, ClusterInformation) and value.spec.datastore_ready is False:
-            raise NotReady("the datastore is locked (ClusterInformation: datastoreReady is false)")
+        status.require_usable(self._ports, conf)
 
     def cmd_gc(self, conf: NetConf) -> None:
         """Take down every attachment of this network and node that is not listed as valid.
 
-        An attachment being worked on, or just completed, is younger than the caller's list and
-        stays. Every stale one is tried; the first error is raised at the end.
+        Nobody's is stale without a list. An attachment being worked on is younger than the list
+        and stays. Every stale one is tried; the first error is raised at the end, with the others.
         """
         p = self._ports
         if conf.valid_attachments is None:
-            raise InvalidConfig("cni.dev/valid-attachments: GC needs the list; it may be empty")
+            note(no_list=True)
+            return
         self._require_agent()
         stale = [
             item
-            for item in gc.find_stale(p.store, p.node, conf, p.now())
+            for item in gc.find_stale(p.store, p.node, conf)
             if not p.locks.busy(place_of(item.args, p.node).lock_key)
         ]
         errors = [error for item in stale if (error := self._collect(item, conf)) is not None]
         orphans = gc.find_orphans(p.kernel.links(), p.store, p.node, conf)
         orphans = [link for link in orphans if not p.locks.busy(link.name)]
         errors += [e for link in orphans if (e := self._collect_link(link, conf)) is not None]
-        count = len(stale) + len(orphans)
-        p.log("cni_gc", network=conf.name, stale=count, failed=len(errors))
+        if p.delegate is not None:
+            p.delegate.collect()
+        note(stale=len(stale) + len(orphans), failed=len(errors))
         if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and: {other}")
             raise errors[0]
+
+    @contextmanager
+    def _locked(self, place: Place) -> Iterator[None]:
+        """Hold an attachment's lock; waiting for it is a phase of its own."""
+        with ExitStack() as stack:
+            with phase(LOCK):
+                stack.enter_context(self._ports.locks.hold(place.lock_key, LOCK_SECONDS))
+            yield
 
     def _require_agent(self) -> None:
         if not self._ports.policy.ready():
-            raise Unavailable(NO_AGENT)
+            raise Unavailable(status.NO_AGENT)
 
-    def _require_sandbox(self, args: CmdArgs, conf: NetConf) -> None:
+    def _require_sandbox(self, args: CmdArgs) -> None:
         inode = self._ports.namespaces.inode(args.netns)
         if inode is None:
             raise UnknownContainer(f"CNI_NETNS {args.netns} is not a network namespace")
         if inode == self._ports.namespaces.inode(""):
             raise InvalidEnvironment(f"CNI_NETNS {args.netns} is the node's own namespace")
-        if conf.prev_result is not None:
-            raise InvalidConfig("prevResult: tortie must be the first plugin of its list")
 
     def _collect(self, item: gc.Stale, conf: NetConf) -> TortieError | None:
         p = self._ports
@@ -153,15 +151,6 @@ class Plugin:
             return error
         return None
 
-    def _log_add(self, place: Place, result: Result, took: float, waited: float) -> None:
-        self._log(
-            "cni_add",
-            place,
-            duration_ms=_ms(took),
-            policy_wait_ms=_ms(waited),
-            address=",".join(str(address.ip) for address in result.addresses),
-        )
-
     def _log(self, event: str, place: Place, **fields: object) -> None:
         self._ports.log(
             event,
@@ -170,18 +159,3 @@ class Plugin:
             pod=place.pod,
             **fields,
         )
-
-
-def _result(args: CmdArgs, allocations: Allocations, ends: tuple[Link, Link]) -> Result:
-    host, pod = ends
-    return Result(
-        interfaces=(
-            Interface(host.name, host.mac, host.mtu),
-            Interface(args.ifname, pod.mac, pod.mtu, args.netns),
-        ),
-        addresses=tuple(dataplane.as_interface(allocation.address) for allocation in allocations),
-    )
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 2)

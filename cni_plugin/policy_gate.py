@@ -2,7 +2,8 @@
 
 The agent writes one status file per endpoint once its policy is in the kernel. The file's name
 is the pod's, so a file left by an earlier sandbox of that pod has the right name: it counts only
-when its `containerID` is ours.
+when its `containerID` is ours. Waiting is done on the directory's inotify events; only where the
+kernel has no more watches to give is it looked at every `POLL` seconds.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-_POLL = 0.01
+from libtortie.linux.directory_watch import DirectoryWatch
+
+POLL = 0.004
+LOOK = 1.0
+"""Seconds after which a watched directory is looked at all the same: another may be mounted."""
 _NFT_DEADLINE = 5.0
+TABLE = ("inet", "tortie")
+DISPATCH = ("from-endpoints", "to-endpoints")
+"""The maps of the agent's table that lead packets of an interface to its rules."""
 
 
 class PolicyGate(Protocol):
-    """What ADD and STATUS ask about policy."""
+    """What ADD, CHECK and STATUS ask about policy."""
 
     def ready(self) -> bool:
         """Whether an agent has programmed the kernel's table."""
@@ -28,6 +37,20 @@ class PolicyGate(Protocol):
     def wait(self, status_file: str, container_id: str, timeout: float) -> bool:
         """Wait up to `timeout` seconds for an endpoint's policy; False when time is over."""
         ...
+
+    def policed(self) -> frozenset[str]:
+        """The interfaces that the kernel's table has rules for, both ways."""
+        ...
+
+
+class Watch(Protocol):
+    """A directory that is watched."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when a file appears or `seconds` are over."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class FilePolicyGate:
@@ -40,25 +63,48 @@ class FilePolicyGate:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        watch: Callable[[Path], Watch] = DirectoryWatch,
     ) -> None:
         self._status_dir = status_dir
         self._table_probe = table_probe
         self._monotonic = monotonic
         self._sleep = sleep
+        self._watch = watch
 
     def ready(self) -> bool:
         """Whether an agent has programmed the kernel's table."""
         return self._table_probe()
 
     def wait(self, status_file: str, container_id: str, timeout: float) -> bool:
-        """Look at once, then every 10 ms, and one last time at the deadline."""
-        end = self._monotonic() + timeout
+        """Look at once, at every change of the directory, and one last time at the deadline."""
         path = self._status_dir / status_file
-        while not _names(path, container_id):
-            if self._monotonic() >= end:
-                return False
-            self._sleep(_POLL)
+        if _names(path, container_id):
+            return True
+        end = self._monotonic() + timeout
+        with ExitStack() as stack:
+            watch = self._watched(stack)
+            while not _names(path, container_id):
+                left = end - self._monotonic()
+                if left <= 0:
+                    return False
+                if watch is None:
+                    self._sleep(min(POLL, left))
+                else:
+                    watch.wait(min(LOOK, left))
         return True
+
+    def _watched(self, stack: ExitStack) -> Watch | None:
+        """The directory, watched; None while there is none, or when no watches are left."""
+        try:
+            watch = self._watch(self._status_dir)
+        except OSError:
+            return None
+        stack.callback(watch.close)
+        return watch
+
+    def policed(self) -> frozenset[str]:
+        """The interfaces of both dispatch maps; none when nft cannot tell."""
+        return nft_interfaces()
 
 
 def _names(path: Path, container_id: str) -> bool:
@@ -76,15 +122,37 @@ def never_ready() -> bool:
 
 def nft_table_present() -> bool:
     """Ask the kernel, by nft, whether the agent's table exists (the agent may be restarting)."""
+    return _nft("-t", "list", "table", *TABLE) is not None
+
+
+def nft_interfaces() -> frozenset[str]:
+    """Interfaces that the agent's table dispatches from and to."""
+    text = _nft("-j", "list", "table", *TABLE)
+    return interfaces_of(json.loads(text)) if text else frozenset()
+
+
+def interfaces_of(listing: Any) -> frozenset[str]:
+    """The interfaces of both dispatch maps in what `nft -j list table` says."""
+    found: dict[str, set[str]] = {name: set() for name in DISPATCH}
+    for item in listing.get("nftables", ()):
+        one = item.get("map") or {}
+        for name in DISPATCH:
+            if str(one.get("name", "")).startswith(f"{name}-"):
+                found[name] |= {str(element[0]) for element in one.get("elem", ())}
+    return frozenset.intersection(*map(frozenset, found.values()))
+
+
+def _nft(*arguments: str) -> str | None:
+    """What nft prints; None when it fails."""
     try:
         done = subprocess.run(
-            ["nft", "list", "table", "inet", "tortie"],
+            ["nft", *arguments],
             check=False,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=_NFT_DEADLINE,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from cni_plugin.errors import IncompatibleVersion, InvalidEnvironment, Refusal
+from cni_plugin import chain
+from cni_plugin.calls import Call, note, recorded
+from cni_plugin.errors import IncompatibleVersion, InvalidEnvironment, NotReady, Refusal
 from cni_plugin.frame import Response
 from cni_plugin.types import (
     CURRENT_VERSION,
@@ -34,6 +37,14 @@ _VM_LABEL = re.compile(r"(^|\.)vmi\.")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _IFNAME_MAX = 15
 INTERNAL_ERROR = 999
+TRACED = "this is a bug; its traceback is in the log"
+
+Observer = Callable[[Call, int], None]
+
+
+def ignore(call: Call, code: int) -> None:
+    """An `Observer` that does nothing."""
+
 
 CODES: tuple[tuple[type[errors.TortieError], int], ...] = (
     (errors.Unavailable, 11),
@@ -98,30 +109,58 @@ def dispatch(
     plugin: PluginVerbs | Callable[[NetConf], PluginVerbs],
     *,
     log: Log = silent,
+    observe: Observer = ignore,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Response:
-    """Serve one request; the answer's `code` is the exit status (0, or 1 for an error)."""
-    trace = ""
-    try:
-        return Response(0, _serve(env, stdin, plugin))
-    except errors.TortieError as error:
-        code, text = _code(error), str(error)
-    except Exception as error:
-        code, trace = INTERNAL_ERROR, traceback.format_exc()
-        text = f"internal error: {type(error).__name__}: {errors.first_line(error)[:300]}"
-    log(
-        "cni_error",
-        command=_printable(env.get("CNI_COMMAND", "")[:16]),
-        container_id=_printable(env.get("CNI_CONTAINERID", "")[:128]),
-        code=code,
-        error=text[:2000],
-        **({"traceback": trace} if trace else {}),
-    )
-    return Response(1, error_json(stdin, code, text))
+    """Serve one request; the answer's `code` is the exit status (0, or 1 for an error).
+
+    The call becomes one line of the log, and is observed with its CNI code (0: success).
+    """
+    command = _printable(env.get("CNI_COMMAND", "")[:16])
+    container_id = _printable(env.get("CNI_CONTAINERID", "")[:128])
+    trouble: dict[str, object] = {}
+    code, answer = 0, b""
+    with recorded(Call(command, monotonic, fields={"container_id": container_id})) as call:
+        try:
+            answer = _serve(env, stdin, plugin)
+        except errors.TortieError as error:
+            code, text = _code(error), str(error)
+            answer = error_json(stdin, code, text, details_of(error))
+            trouble = {"command": command, "code": code, "error": text[:2000]}
+        except Exception as error:
+            code, text = INTERNAL_ERROR, bug(error)
+            answer = error_json(stdin, code, text, TRACED)
+            trouble = {"command": command, "code": code, "error": text[:2000]}
+            trouble["traceback"] = traceback.format_exc()
+    log("cni_error" if code else f"cni_{command.lower()}", **{**call.told(), **trouble})
+    observe(call, code)
+    return Response(1 if code else 0, answer)
 
 
-def error_json(stdin: bytes, code: int, text: str) -> bytes:
+def bug(error: BaseException) -> str:
+    """What a caller is told of an error that nobody foresaw."""
+    return f"internal error: {type(error).__name__}: {errors.first_line(error)[:300]}"
+
+
+def error_json(stdin: bytes, code: int, text: str, details: str = "") -> bytes:
     """A CNI error object (CNI spec, section 5)."""
-    return _json({"cniVersion": peek_version(stdin), "code": code, "msg": text[:2000]})
+    error = {"cniVersion": peek_version(stdin), "code": code, "msg": text[:2000]}
+    if details:
+        error["details"] = details[:4000]
+    return _json(error)
+
+
+def details_of(error: BaseException) -> str:
+    """What there is to say beyond an error's text: its notes, and what it came from."""
+    out = list(getattr(error, "__notes__", ()))
+    told, cause = str(error), error.__cause__
+    while cause is not None:
+        text = errors.first_line(cause)
+        if text not in told:
+            out.append(f"because of {type(cause).__name__}: {text}")
+            told += text
+        cause = cause.__cause__
+    return "\n".join(out)
 
 
 def _serve(
@@ -135,19 +174,48 @@ def _serve(
             f"CNI_COMMAND is {short(command)}; want one of {', '.join(_SINCE)}, VERSION"
         )
     args = None if command in ("GC", "STATUS") else parse_args(command, env)
+    if args is not None:
+        note(namespace=args.namespace, pod=args.pod)
     conf = parse_conf(stdin, env.get("CNI_PATH", ""))
+    note(network=conf.name)
     _require_version(command, conf.cni_version)
-    verbs = plugin if isinstance(plugin, PluginVerbs) else plugin(conf)
     if args is None:
-        verbs.cmd_gc(conf) if command == "GC" else verbs.cmd_status(conf)
+        _serve_network(command, conf, plugin)
         return b""
     if command == "ADD":
-        return _json(verbs.cmd_add(args, conf).to_wire(conf.cni_version))
+        before = chain.previous(conf.prev_result)
+        chain.require_chains(before, conf.cni_version)
+        result = _verbs(plugin, conf).cmd_add(args, conf).to_wire(conf.cni_version)
+        return _json(chain.extended(before, result, conf.cni_version))
+    verbs = _verbs(plugin, conf)
     verbs.cmd_del(args, conf) if command == "DEL" else verbs.cmd_check(args, conf)
     return b""
 
 
+def _serve_network(
+    command: str, conf: NetConf, plugin: PluginVerbs | Callable[[NetConf], PluginVerbs]
+) -> None:
+    """GC and STATUS. What would keep ADD from being served is STATUS's answer, not its failure."""
+    if command == "GC":
+        _verbs(plugin, conf).cmd_gc(conf)
+        return
+    try:
+        _verbs(plugin, conf).cmd_status(conf)
+    except Refusal:
+        raise
+    except errors.TortieError as error:
+        raise NotReady(str(error)) from error
+
+
+def _verbs(plugin: PluginVerbs | Callable[[NetConf], PluginVerbs], conf: NetConf) -> PluginVerbs:
+    return plugin if isinstance(plugin, PluginVerbs) else plugin(conf)
+
+
 _SINCE = {"ADD": "0.1.0", "DEL": "0.1.0", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+
+
+_NAMES = ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")
+_REQUIRED = {"ADD": _NAMES, "CHECK": _NAMES, "DEL": ("CNI_CONTAINERID", "CNI_IFNAME")}
 
 
 def _require_version(command: str, version: str) -> None:
@@ -159,6 +227,8 @@ def _require_version(command: str, version: str) -> None:
 
 def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
     """The parameters of ADD, DEL or CHECK. Raises `InvalidEnvironment` naming the variable."""
+    if missing := [name for name in _REQUIRED[command] if not env.get(name)]:
+        raise InvalidEnvironment(f"{command} needs {', '.join(missing)}, which is not set")
     container_id = env.get("CNI_CONTAINERID", "")
     if not _CONTAINER_ID.fullmatch(container_id) or len(container_id) > 128:
         raise InvalidEnvironment(
@@ -173,8 +243,6 @@ def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
         if not _is_text(env.get(name, "")):
             raise InvalidEnvironment(f"{name} is {short(env[name])}, which is not UTF-8")
     netns = env.get("CNI_NETNS", "")
-    if not netns and command != "DEL":
-        raise InvalidEnvironment(f"CNI_NETNS is missing; {command} needs it")
     if netns and (not netns.startswith("/") or "\0" in netns):
         raise InvalidEnvironment(f"CNI_NETNS is {short(netns)}; want an absolute path")
     ifname = env.get("CNI_IFNAME", "")

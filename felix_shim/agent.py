@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 
 from cni_plugin.agreement import Agreement
+from cni_plugin.calls import CallMetrics
 from cni_plugin.frame import Request, Response
 from cni_plugin.locks import FileLocks
 from cni_plugin.plugin import Plugin
@@ -48,6 +49,7 @@ from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
 from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane
+from felix_shim.metrics_server import MetricsServer
 from felix_shim.model import Endpoint
 from felix_shim.node import register
 from felix_shim.outlets import LANES, Outlets
@@ -127,7 +129,7 @@ def main(path: str, init: bool) -> None:
         if init:
             click.echo(_init_datastore(config))
             return
-        log = open_log(config.log_file, config.log_level, config.node)
+        log = open_log(config.log_file, config.log_level, config.node, config.log_limits)
     except InvalidInput as error:
         raise click.ClickException(str(error)) from error
     sys.exit(run(config, log))
@@ -285,15 +287,22 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         agreement=_agreement(parts),
     )
 
+    calls = CallMetrics()
+    if parts.config.metrics_port:
+        server = MetricsServer(
+            parts.config.metrics_host, parts.config.metrics_port, calls.all(), log
+        )
+        crew.start("metrics", server.run, server.stop)
+
     def build(conf: NetConf) -> Plugin:
         return build_plugin(conf, shared=shared)
 
     def answer(request: Request) -> Response:
-        return dispatch(request.env, request.stdin, build, log=log.event)
+        return dispatch(request.env, request.stdin, build, log=log.event, observe=calls.observe)
 
-    server = CNIServer(parts.config.cni_socket, answer, crew.spawn, log)
-    server.open()
-    crew.start("cni", server.run)
+    cni = CNIServer(parts.config.cni_socket, answer, crew.spawn, log)
+    cni.open()
+    crew.start("cni", cni.run)
     log.info("cni_serving", socket=parts.config.cni_socket)
     if parts.kube is not None and parts.config.k8s_node_condition:
         condition = NodeCondition(parts.kube, parts.config.kube_node, log, _now)
@@ -302,7 +311,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         _collect_addresses(parts, parts.kube)
     spare_collector()
     crew.over.wait()
-    if not server.stop():
+    if not cni.stop():
         log.warning("cni_requests_left")
 
 

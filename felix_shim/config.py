@@ -16,6 +16,7 @@ from felix_shim.addresses import AUTODETECT, parse_method
 from felix_shim.environment import NODENAME, settings_in
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
+from libtortie.rotating import Limits
 
 NONE = "none"
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -117,6 +118,11 @@ class NodeConfig(Access):
     state_dir: str = "/var/lib/tortie"
     log_file: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_file_max_size: int = Field(default=100, ge=1)
+    log_file_max_age: int = Field(default=30, ge=1)
+    log_file_max_count: int = Field(default=10, ge=1)
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    metrics_host: str = ""
     bird: Annotated[BirdConfig, BeforeValidator(_bird)] = BirdConfig()
     uplinks: tuple[str, ...] = Field(default=())
 
@@ -168,6 +174,13 @@ class NodeConfig(Access):
     def kube_node(self) -> str:
         """The node's name in Kubernetes; empty without an API."""
         return (self.k8s_node or self.nodename) if self.has_api else ""
+
+    @property
+    def log_limits(self) -> Limits:
+        """When the log file is set aside: `log_file_max_size` is in MB, `_max_age` in days."""
+        return Limits(
+            self.log_file_max_size << 20, self.log_file_max_age * 86400.0, self.log_file_max_count
+        )
 
     @property
     def status_dir(self) -> Path:

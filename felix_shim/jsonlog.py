@@ -15,9 +15,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import Literal, Protocol
 
 from libtortie.errors import InvalidInput
+from libtortie.rotating import Limits, RotatingFile
 
 Level = Literal["debug", "info", "warning", "error"]
 _TROUBLE = ("_error", "_failed", "_timeout", "_unknown")
@@ -36,12 +37,20 @@ class Log(Protocol):
     def error(self, event: str, **fields: object) -> None: ...
 
 
+class Stream(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
 class JsonLog:
     """Lines to a stream; safe from any thread."""
 
     def __init__(
         self,
-        stream: IO[str],
+        stream: Stream,
         *,
         level: Level = "info",
         now: Callable[[], float] = time.time,
@@ -122,13 +131,16 @@ class NullLog:
     def error(self, event: str, **fields: object) -> None: ...
 
 
-def open_log(path: str, level: Level, node: str) -> JsonLog:
-    """The log at `path` (appended to; its directory is made), or standard error when empty."""
+def open_log(path: str, level: Level, node: str, limits: Limits | None = None) -> JsonLog:
+    """The log at `path` (appended to; its directory is made), or standard error when empty.
+
+    A file that reaches its limits is set aside. Raises `InvalidInput`.
+    """
     if not path:
         return JsonLog(sys.stderr, level=level, node=node)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return JsonLog(Path(path).open("a", encoding="utf-8"), level=level, node=node)
+        return JsonLog(RotatingFile(Path(path), limits), level=level, node=node)
     except OSError as error:
         raise InvalidInput(f"log_file {path}: {error}") from error
 

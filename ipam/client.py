@@ -119,6 +119,20 @@ class IPAMClient:
         job = self._assignment(handle_id, owner, want, lambda owners: owners, gone)
         return self._allocate(job, gone, new=True)
 
+    def rehearse(self, want: AddressRequest) -> None:
+        """What `assign` would raise now for a new attachment; nothing is changed.
+
+        Whether addresses are free is not said where some pools are for some namespaces only.
+        """
+        tx = Transaction(self._store)
+        job = self._assignment("rehearsal", {}, want, lambda owners: owners, nobody_is_gone)
+        try:
+            job.decide(tx)
+        except NoFreeAddresses:
+            pools, _ = read_pools(tx)
+            if not any(pool.enabled and pool.for_some_namespaces for pool in pools):
+                raise
+
     def claim_vm(
         self,
         handle_id: str,

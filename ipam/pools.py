@@ -46,6 +46,11 @@ class Pool:
         return not self.unusable
 
     @property
+    def for_some_namespaces(self) -> bool:
+        """Whether pods of some namespaces may not use it."""
+        return self.namespace_selector not in ("", "all()")
+
+    @property
     def key(self) -> ResourceKey:
         """Where the IPPool is stored."""
         return ResourceKey(Kind.IP_POOL, self.name)

@@ -1,8 +1,7 @@
-"""The attachment lock among threads and processes; the policy gate; the undo stack."""
+"""The attachment lock among threads and processes; the undo stack."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 
 from cni_plugin import locks as locks_module
 from cni_plugin.locks import FileLocks
-from cni_plugin.policy_gate import FilePolicyGate
 from cni_plugin.undo import SECONDS, Undo
 from libtortie.errors import Unavailable
 from tests.fakes.cni_world import Clock
@@ -105,47 +103,6 @@ def test_an_unusable_directory_is_try_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable, match="lock file"), FileLocks(tmp_path / "file").hold("k", 0):
         pass
-
-
-def gate(tmp_path: Path, clock: Clock) -> FilePolicyGate:
-    return FilePolicyGate(tmp_path, lambda: True, monotonic=clock.monotonic, sleep=clock.sleep)
-
-
-@pytest.mark.parametrize(
-    ("body", "counts"),
-    [
-        (json.dumps({"containerID": "c1"}), True),
-        (json.dumps({"containerID": "c0"}), False),
-        (json.dumps({"ifaceName": "cali0"}), False),
-        ("", False),
-        ("{", False),
-        ("[]", False),
-        (None, False),
-    ],
-)
-def test_a_status_file_counts_for_its_own_container_only(
-    tmp_path: Path, body: str | None, counts: bool
-) -> None:
-    clock = Clock()
-    if body is not None:
-        (tmp_path / "k8s default%2Fweb-0 eth0").write_text(body)
-    assert gate(tmp_path, clock).wait("k8s default%2Fweb-0 eth0", "c1", 2.0) is counts
-    assert clock.elapsed == (0 if counts else pytest.approx(2.0, abs=0.1))
-
-
-def test_an_old_file_is_replaced_while_waiting(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_text(json.dumps({"containerID": "old"}))
-    clock = Clock()
-
-    def sleep(seconds: float) -> None:
-        clock.sleep(seconds)
-        if clock.elapsed > 1:
-            path.write_text(json.dumps({"containerID": "c1"}))
-
-    slow = FilePolicyGate(tmp_path, lambda: True, monotonic=clock.monotonic, sleep=sleep)
-    assert slow.wait("f", "c1", 5)
-    assert 1 < clock.elapsed < 1.5
 
 
 def run_undo(*actions: object, disarm: bool = False) -> tuple[list[str], Clock]:

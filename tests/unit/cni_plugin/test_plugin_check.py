@@ -1,7 +1,8 @@
-"""CHECK and STATUS tell the truth."""
+"""CHECK tells the truth, and all of it."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_interface
@@ -9,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
-from libtortie.errors import Unavailable
+from cni_plugin import chain
+from cni_plugin.errors import CheckFailed, InvalidConfig, UnknownContainer
 from libtortie.linux.port import VethPair
 from libtortie.model import names
-from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.resources import ClusterInformation
 from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key
 
 HOST = names.host_ifname("default", "web-0")
@@ -83,6 +82,26 @@ BREAKS: dict[str, tuple[Break, str]] = {
     "pod route": (without_pod_route, "the pod has no route"),
     "endpoint gone": (without_endpoint, "does not exist"),
     "endpoint of another": (other_container, "is of container c2"),
+    "host sysctl": (
+        lambda w, n: n.kernel.write_sysctl(f"net/ipv4/conf/{HOST}/proxy_arp", "0"),
+        f"sysctl net/ipv4/conf/{HOST}/proxy_arp of the node is 0, not 1",
+    ),
+    "reverse path filter": (
+        lambda w, n: n.kernel.write_sysctl("net/ipv4/conf/all/rp_filter", "1"),
+        "sysctl net/ipv4/conf/all/rp_filter of the node is 1, not 0",
+    ),
+    "pod link down": (
+        lambda w, n: n.machine.open("/run/netns/c1").set_link("eth0", up=False),
+        "eth0 is down",
+    ),
+    "no rules": (
+        lambda w, n: setattr(n.gate, "unpoliced", frozenset({HOST})),
+        f"no rules for {HOST}",
+    ),
+    "no policy": (
+        lambda w, n: setattr(n.gate, "satisfied", False),
+        "the agent has no status for this container",
+    ),
     "address freed": (lambda w, n: n.ipam.release("k8s-pod-network.c1"), "is not allocated"),
 }
 
@@ -98,17 +117,59 @@ def test_check_finds_what_is_broken(world: CniWorld, name: str) -> None:
         check(node, "web-0", previous)
 
 
+def test_check_says_everything_that_differs(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    previous = node.add("web-0", "c1").to_wire("1.1.0")
+    without_pod_route(world, node)
+    node.gate.unpoliced = frozenset({HOST})
+    node.ipam.release("k8s-pod-network.c1")
+    with pytest.raises(CheckFailed, match=r"the pod has no route .*\(and 2 more\)") as caught:
+        check(node, "web-0", previous)
+    assert len(caught.value.__notes__) == 3
+    told = "\n".join(caught.value.__notes__)
+    assert all(text in told for text in ("no route", "no rules", "is not allocated"))
+
+
 def test_check_compares_with_prev_result(world: CniWorld) -> None:
     node = world.node()
     world.put_pod("web-0")
     previous = node.add("web-0", "c1").to_wire("1.1.0")
-    previous["ips"][0]["address"] = "10.65.0.99/32"
-    with pytest.raises(CheckFailed, match=r"10\.65\.0\.99"):
-        check(node, "web-0", previous)
+    wrong: dict[str, Callable[[dict[str, Any]], object]] = {
+        "10.65.0.99": lambda r: r["ips"][0].update(address="10.65.0.99/32"),
+        "no interface eth0": lambda r: r["interfaces"].pop(1),
+        "MAC 02:00:00:00:00:99": lambda r: r["interfaces"][1].update(mac="02:00:00:00:00:99"),
+        "has no address for eth0": lambda r: r["ips"][0].update(interface=0),
+    }
+    for text, change in wrong.items():
+        result = copy.deepcopy(previous)
+        change(result)
+        with pytest.raises(CheckFailed, match=text):
+            check(node, "web-0", result)
     with pytest.raises(InvalidConfig, match="prevResult"):
         check(node, "web-0", {"ips": [{"address": "nonsense"}]})
     with pytest.raises(InvalidConfig, match="prevResult"):
         node.plugin.cmd_check(node.args("web-0", "c1"), conf())
+
+
+def test_check_lets_other_plugins_of_the_chain_have_what_they_made(world: CniWorld) -> None:
+    """Before ours and behind it: interfaces, addresses and routes that are not ours."""
+    node = world.node()
+    world.put_pod("web-0")
+    ours = node.add("web-0", "c1").to_wire("1.0.0")
+    before = chain.previous(
+        {
+            "interfaces": [{"name": "lo", "sandbox": "/run/netns/c1"}],
+            "ips": [{"interface": 0, "address": "127.0.0.1/8"}],
+        }
+    )
+    whole = chain.extended(before, ours, "1.0.0")
+    whole["interfaces"].append({"name": "net1", "sandbox": "/run/netns/c1", "mac": "02::1"})
+    whole["ips"].append({"interface": 3, "address": "192.168.7.7/24"})
+    whole["routes"] = [{"dst": "192.168.0.0/16"}]
+    inside = node.machine.open("/run/netns/c1")
+    inside.ensure_address("eth0", ip_interface("192.168.8.8/24"))
+    check(node, "web-0", whole)
 
 
 def test_check_knows_what_kubevirts_bridge_binding_does(world: CniWorld) -> None:
@@ -142,26 +203,11 @@ def test_check_fails_for_a_vm_whose_address_another_sandbox_owns(world: CniWorld
         check(node, "virt-launcher-db-a", previous)
 
 
-def test_status(world: CniWorld) -> None:
+def test_check_of_a_namespace_that_is_gone(world: CniWorld) -> None:
     node = world.node()
-    node.plugin.cmd_status(conf())
-    node.gate.is_ready = False
-    with pytest.raises(NotReady, match="tortie-node"):
-        node.plugin.cmd_status(conf())
-
-
-def test_status_with_a_locked_or_silent_datastore(world: CniWorld) -> None:
-    node = world.node()
-    key = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
-    locked = ClusterInformation.model_validate(
-        {"metadata": {"name": "default"}, "spec": {"datastoreReady": False}}
-    )
-    world.memory.create(key, locked)
-    with pytest.raises(NotReady, match="locked"):
-        node.plugin.cmd_status(conf())
     world.put_pod("web-0")
-    with pytest.raises(Unavailable, match="not ready"):
-        node.add("web-0", "c1")
-    world.memory.close()
-    with pytest.raises(NotReady, match="datastore"):
-        node.plugin.cmd_status(conf())
+    previous = node.add("web-0", "c1").to_wire("1.1.0")
+    with pytest.raises(UnknownContainer, match="/run/netns/gone"):
+        node.plugin.cmd_check(
+            replace(node.args("web-0", "c1"), netns="/run/netns/gone"), conf(prevResult=previous)
+        )

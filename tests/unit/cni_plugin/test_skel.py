@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from cni_plugin import calls
 from cni_plugin import errors as refusals
 from cni_plugin.skel import CODES, CmdArgs, Response, dispatch
 from cni_plugin.types import SUPPORTED_VERSIONS, Interface, NetConf, Result
 from libtortie import errors
+from libtortie.metrics import exposition
 
 ENV = {
     "CNI_COMMAND": "ADD",
@@ -198,6 +200,135 @@ def test_the_log_gets_text_whatever_the_environment_was() -> None:
     (line,) = lines
     assert (line["command"], line["container_id"]) == ("ADD?", "c?")
     json.dumps(line, ensure_ascii=False).encode()
+
+
+def test_all_variables_that_are_missing_are_named() -> None:
+    names = ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")
+    for verb, needed in (("ADD", names), ("CHECK", names), ("DEL", (names[0], names[2]))):
+        environment: dict[str, Any] = {"CNI_COMMAND": verb, **dict.fromkeys(names)}
+        answer, body = call(**environment)
+        assert (answer.code, body["code"]) == (1, 4)
+        assert [name for name in names if name in body["msg"]] == list(needed)
+
+
+def test_details_say_what_an_error_came_from_and_what_was_noted() -> None:
+    error = errors.Unavailable("the datastore is silent")
+    error.__cause__ = OSError(111, "Connection refused")
+    error.__cause__.__cause__ = ValueError("the datastore is silent")  # said already
+    error.add_note("and: another trouble")
+    _, body = call(Recorder(error))
+    assert body["msg"] == "the datastore is silent"
+    assert body["details"].splitlines() == [
+        "and: another trouble",
+        "because of ConnectionRefusedError: [Errno 111] Connection refused",
+    ]
+    _, body = call(Recorder(errors.Unavailable("no more to say")))
+    assert "details" not in body
+    _, body = call(Recorder(ValueError("x")))
+    assert body["details"] == "this is a bug; its traceback is in the log"
+
+
+def test_status_answers_50_for_whatever_would_keep_add_from_being_served() -> None:
+    def cannot(error: Exception) -> Any:
+        return lambda conf: (_ for _ in ()).throw(error)
+
+    for error in (errors.Unavailable("x"), errors.InvalidInput("x"), errors.Unauthorized("x")):
+        refused(50, "x", plugin=cannot(error), CNI_COMMAND="STATUS")
+        refused(50, "x", plugin=Recorder(error), CNI_COMMAND="STATUS")
+    refused(7, "x", plugin=cannot(refusals.InvalidConfig("x")), CNI_COMMAND="STATUS")
+    refused(51, "x", plugin=Recorder(refusals.Impaired("x")), CNI_COMMAND="STATUS")
+    refused(11, "x", plugin=Recorder(errors.Unavailable("x")), CNI_COMMAND="GC")
+
+
+def test_a_chains_result_is_extended_and_one_that_is_none_is_refused_before_anything_is_done() -> (
+    None
+):
+    conf: dict[str, Any] = {"cniVersion": "1.0.0", "name": "net", "type": "tortie"}
+    before = {"interfaces": [{"name": "lo", "sandbox": "/run/netns/x"}], "ips": []}
+    _, body = call(stdin=json.dumps({**conf, "prevResult": before}).encode())
+    assert [one["name"] for one in body["interfaces"]] == ["lo", "cali0", "eth0"]
+    assert body["ips"][0]["interface"] == 2
+    for wrong in ({"ips": 7}, {"interfaces": [1]}):
+        plugin = Recorder()
+        stdin = json.dumps({**conf, "prevResult": wrong}).encode()
+        refused(7, "prevResult", plugin=plugin, stdin=stdin)
+        assert plugin.calls == []
+        assert call(plugin, stdin, CNI_COMMAND="DEL")[0].code == 0, "DEL needs no result"
+    old = json.dumps({**conf, "cniVersion": "0.2.0", "prevResult": before}).encode()
+    refused(7, "prevResult", stdin=old)
+
+
+def told(
+    plugin: Any = None, **env: str | None
+) -> tuple[list[dict[str, Any]], list[tuple[Any, int]]]:
+    """The log's lines and what was observed of one call."""
+    lines: list[dict[str, Any]] = []
+    seen: list[tuple[Any, int]] = []
+    body = b'{"cniVersion":"1.1.0","name":"net","type":"tortie","etcd_password":"secret"}'
+    clock = iter(range(1000))
+    dispatch(
+        {k: v for k, v in {**ENV, **env}.items() if v is not None},
+        body,
+        plugin or Recorder(),
+        log=lambda event, /, **fields: lines.append({"event": event, **fields}),
+        observe=lambda call, code: seen.append((call, code)),
+        monotonic=lambda: float(next(clock)),
+    )
+    return lines, seen
+
+
+class Busy(Recorder):
+    """A plugin whose phases take a second each."""
+
+    def _called(self, *args: Any) -> None:
+        for name in (calls.LOCK, calls.IPAM, calls.IPAM):
+            with calls.phase(name):
+                pass
+        super()._called(*args)
+
+
+def test_every_call_is_one_line_with_the_time_of_each_phase() -> None:
+    for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"):
+        lines, seen = told(CNI_COMMAND=verb)
+        assert [line["event"] for line in lines] == [f"cni_{verb.lower()}"]
+        assert [(call.command, code) for call, code in seen] == [(verb, 0)]
+    (line,), _ = told(Busy())
+    assert line == {
+        "event": "cni_add",
+        "container_id": "c1",
+        "namespace": "default",
+        "pod": "web-0",
+        "network": "net",
+        "duration_ms": 6000.0,
+        "lock_ms": 1000.0,
+        "ipam_ms": 2000.0,
+    }
+
+
+def test_a_refused_call_is_one_line_too_with_the_pods_name_and_the_phases() -> None:
+    (line,), ((call, code),) = told(Busy(refusals.IdentityRefused("not the VM's")))
+    assert (line["event"], line["command"], line["code"]) == ("cni_error", "ADD", 101)
+    assert (line["namespace"], line["pod"], line["ipam_ms"]) == ("default", "web-0", 2000.0)
+    assert code == 101
+    counted = calls.CallMetrics()
+    counted.observe(call, code)
+    assert counted.refusals.value("identity") == 1
+    assert counted.calls.value("ADD", "101") == 1
+    text = exposition(counted.all())
+    assert 'tortie_cni_phase_seconds_count{command="ADD",phase="ipam"} 1' in text
+    assert 'tortie_cni_call_seconds_sum{command="ADD"} 6' in text
+
+
+def test_nothing_of_stdin_or_of_a_token_is_told() -> None:
+    for plugin in (Recorder(), Recorder(errors.Unavailable("x")), Recorder(ValueError("y"))):
+        lines, _ = told(plugin, CNI_ARGS="K8S_POD_NAME=p;K8S_POD_NAMESPACE=d;TOKEN=hush")
+        assert "secret" not in str(lines)
+        assert "hush" not in str(lines)
+
+
+def test_outside_of_a_call_a_phase_is_nobodys() -> None:
+    with calls.phase(calls.IPAM):
+        calls.note(x=1)
 
 
 def test_del_needs_no_namespace() -> None:

@@ -55,9 +55,12 @@ def test_hostile_labels_do_not_fill_the_memory() -> None:
 
 def test_nothing_is_lost_among_threads() -> None:
     calls = Counter("calls_total", "Calls.")
-    threads = [
-        threading.Thread(target=lambda: [calls.add() for _ in range(1000)]) for _ in range(4)
-    ]
+
+    def count() -> None:
+        for _ in range(1000):
+            calls.add()
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

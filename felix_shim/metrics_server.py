@@ -1,0 +1,82 @@
+"""`GET /metrics` for Prometheus, on a port of its own.
+
+One request at a time, each under a deadline: a scraper that hangs delays other scrapers, never
+the agent. Says nothing but the metrics, and takes nothing. A port that is taken is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from felix_shim.complaint import Complaint
+from felix_shim.jsonlog import Log
+from libtortie.metrics import CONTENT_TYPE, Metric, exposition
+
+REQUEST_SECONDS = 5.0
+RETRY_SECONDS = 5.0
+
+
+class MetricsServer:
+    """Serves `metrics` at an address; `host` empty means all of the node's."""
+
+    def __init__(self, host: str, port: int, metrics: Sequence[Metric], log: Log) -> None:
+        self._address = host, port
+        self._metrics = metrics
+        self._log = log
+        self._trouble = Complaint(log, "metrics_not_served")
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._server: HTTPServer | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; 0 before."""
+        return int(self._server.server_address[1]) if self._server else 0
+
+    def run(self) -> None:
+        """A thread's body, until `stop`."""
+        while not self._stop.is_set():
+            try:
+                server = HTTPServer(self._address, self._handler())
+            except OSError as error:
+                self._trouble.about(f"port {self._address[1]}: {error}")
+                self._stop.wait(RETRY_SECONDS)
+                continue
+            with server:
+                with self._lock:
+                    self._server = server
+                    if self._stop.is_set():
+                        return
+                self._log.info("metrics_serving", port=self.port)
+                server.serve_forever(poll_interval=0.5)
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        with self._lock:
+            self._stop.set()
+            server = self._server
+        if server is not None:
+            server.shutdown()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        metrics = self._metrics
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = REQUEST_SECONDS
+
+            def do_GET(self) -> None:
+                """The metrics, at their one path."""
+                found = self.path.partition("?")[0] == "/metrics"
+                body = exposition(metrics).encode() if found else b"see /metrics\n"
+                self.send_response(200 if found else 404)
+                self.send_header("Content-Type", CONTENT_TYPE if found else "text/plain")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Scrapes are no decisions."""
+
+        return Handler

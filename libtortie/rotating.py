@@ -1,0 +1,103 @@
+"""A log file that is set aside when it is full, whoever writes to it.
+
+Several processes may append to one file: each write is one write(2) at the end, and the file is
+renamed under its own flock(2), by the first that finds it full. Whoever has a renamed or deleted
+file open notices before the next write and opens the path again, so an outside logrotate works too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+_STAMP = re.compile(r"\.\d{8}T\d{6}\.\d{6}Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a file may get, and how many full ones are kept for how long (seconds)."""
+
+    size: int = 100 << 20
+    age: float = 30 * 86400.0
+    count: int = 10
+
+
+class RotatingFile:
+    """Appends text; raises OSError where that fails. One thread at a time."""
+
+    def __init__(
+        self, path: Path, limits: Limits | None = None, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._path = path
+        self._limits = limits or Limits()
+        self._now = now
+        self._file = self._open()
+
+    def write(self, text: str) -> None:
+        """Append a text; first set the file aside if it would get too large."""
+        data = text.encode(errors="replace")
+        self._follow()
+        size = os.fstat(self._file).st_size
+        if size and size + len(data) > self._limits.size:
+            self._set_aside(len(data))
+        os.write(self._file, data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        return os.open(self._path, flags, 0o644)
+
+    def _follow(self) -> None:
+        """Open the path again if another file is there now, or none."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._file), self._path.stat()):
+                return
+        fresh = self._open()
+        os.close(self._file)
+        self._file = fresh
+
+    def _set_aside(self, more: int) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            here = os.fstat(self._file)
+            try:
+                full = os.path.samestat(here, self._path.stat())
+            except FileNotFoundError:
+                full = False
+            if full and here.st_size + more > self._limits.size:  # nobody was quicker
+                stamp = datetime.fromtimestamp(self._now(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+                self._path.rename(f"{self._path}.{stamp}")
+                self._prune()
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._follow()
+
+    def _prune(self) -> None:
+        """Delete full files that are too old or too many."""
+        name = self._path.name
+        old = sorted(
+            (
+                path
+                for path in self._path.parent.iterdir()
+                if path.name.startswith(name) and _STAMP.fullmatch(path.name[len(name) :])
+            ),
+            reverse=True,
+        )
+        for number, path in enumerate(old):
+            with suppress(FileNotFoundError):
+                expired = self._now() - path.stat().st_mtime > self._limits.age
+                if number >= self._limits.count or expired:
+                    path.unlink()
