@@ -1,14 +1,15 @@
-"""What a pod and its namespace ask of IPAM, in Calico's annotations.
+"""What a pod and its namespace ask for, in Calico's annotations.
 
-Pure. Every refusal is an `InvalidInput` that names the annotation. Pools: the pod's annotation
-wins over its namespace's, which wins over the network configuration.
+Pure. Every refusal is an `InvalidInput` that names the annotation, and none is ignored in silence:
+what the operator's gates or another program's IPAM rule out is refused, too. Pools: the pod's
+annotation wins over its namespace's, which wins over the runtime's and the configuration's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv6Address, ip_address, ip_network
 
 from cni_plugin.sections import is_unicast_mac
 from cni_plugin.types import NetConf, short
@@ -21,8 +22,9 @@ IP_ADDRS = PREFIX + "ipAddrs"
 IP_FAMILIES = PREFIX + "ipFamilies"
 POOLS = {4: PREFIX + "ipv4pools", 6: PREFIX + "ipv6pools"}
 HW_ADDR = PREFIX + "hwAddr"
-REFUSED = (PREFIX + "ipAddrsNoIpam", PREFIX + "floatingIPs")
-"""Annotations that would change addressing and that we do not honour: never ignored in silence."""
+NO_IPAM = PREFIX + "ipAddrsNoIpam"
+FLOATING = PREFIX + "floatingIPs"
+SOURCES = PREFIX + "allowedSourcePrefixes"
 
 _LONGEST = 4096
 
@@ -36,12 +38,8 @@ def wanted_addresses(
     asked: str = "",
 ) -> AddressRequest:
     """The address request of a pod. `asked` is `IP=` of CNI_ARGS. Raises `InvalidInput`."""
-    for name in REFUSED:
-        if name in pod:
-            raise InvalidInput(f"annotation {name} is not supported; remove it from the pod")
     pools = {
-        version: _pools(name, pod, namespace)
-        or (conf.ipam.ipv4_pools if version == 4 else conf.ipam.ipv6_pools)
+        version: _pools(name, pod, namespace) or _configured_pools(conf, version)
         for version, name in POOLS.items()
     }
     explicit = _explicit(pod, conf, asked)
@@ -55,6 +53,70 @@ def wanted_addresses(
         ipv6_pools=pools[6],
         addresses=explicit,
         namespace_labels=dict(namespace_labels or {}),
+    )
+
+
+def static_addresses(pod: Mapping[str, str], conf: NetConf) -> tuple[IPAddress, ...]:
+    """The addresses that a pod brings along, past any IPAM; () where it wants one of IPAM's."""
+    if NO_IPAM not in pod:
+        return ()
+    if not conf.feature_control.ip_addrs_no_ipam:
+        raise _gated(NO_IPAM, "ip_addrs_no_ipam")
+    if IP_ADDRS in pod:
+        raise InvalidInput(f"annotations {IP_ADDRS} and {NO_IPAM}: a pod can have one of them")
+    return _addresses(f"annotation {NO_IPAM}", _strings(NO_IPAM, pod[NO_IPAM]))
+
+
+def require_no_pool_wishes(pod: Mapping[str, str], conf: NetConf) -> None:
+    """Refuse what a delegated IPAM cannot be told: addresses and pools of ours."""
+    for name in (IP_ADDRS, IP_FAMILIES, *POOLS.values()):
+        if name in pod:
+            raise InvalidInput(
+                f"annotation {name} is for ipam.type tortie-ipam; it is {conf.delegated}"
+            )
+
+
+def floating_addresses(pod: Mapping[str, str], conf: NetConf) -> tuple[IPAddress, ...]:
+    """Addresses by which the pod shall be reached besides its own."""
+    if FLOATING not in pod:
+        return ()
+    if not conf.feature_control.floating_ips:
+        raise _gated(FLOATING, "floating_ips")
+    texts = _strings(FLOATING, pod[FLOATING])
+    return tuple(dict.fromkeys(_address(f"annotation {FLOATING}", text) for text in texts))
+
+
+def translations(
+    floating: Iterable[IPAddress], own: Iterable[IPAddress]
+) -> tuple[tuple[IPAddress, IPAddress], ...]:
+    """(own, floating) for each floating address: the pod's first of its family."""
+    first: dict[int, IPAddress] = {}
+    for address in own:
+        first.setdefault(address.version, address)
+    missing = next((one for one in floating if one.version not in first), None)
+    if missing is not None:
+        raise InvalidInput(
+            f"annotation {FLOATING}: {missing}: the pod has no IPv{missing.version} address"
+        )
+    return tuple((first[one.version], one) for one in floating)
+
+
+def source_prefixes(pod: Mapping[str, str]) -> tuple[str, ...]:
+    """Networks from whose addresses the pod may send, besides its own."""
+    if SOURCES not in pod:
+        return ()
+    out: dict[str, None] = {}
+    for text in _strings(SOURCES, pod[SOURCES]):
+        try:
+            out[str(ip_network(text, strict=False))] = None
+        except ValueError:
+            raise InvalidInput(f"annotation {SOURCES}: {short(text)} is not a CIDR") from None
+    return tuple(out)
+
+
+def _gated(name: str, gate: str) -> InvalidInput:
+    return InvalidInput(
+        f"annotation {name}: feature_control.{gate} is off in the network configuration"
     )
 
 
@@ -79,16 +141,23 @@ def _explicit(pod: Mapping[str, str], conf: NetConf, asked: str) -> tuple[IPAddr
 def _addresses(source: str, texts: tuple[str, ...]) -> tuple[IPAddress, ...]:
     out: list[IPAddress] = []
     for text in texts:
-        try:
-            address = ip_address(text)
-        except ValueError:
-            raise InvalidInput(f"{source}: {short(text)} is not an IP address") from None
-        if isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id):
-            raise InvalidInput(f"{source}: {short(text)} is not an address a pod can have")
+        address = _address(source, text)
         if any(address.version == other.version for other in out):
             raise InvalidInput(f"{source}: more than one IPv{address.version} address")
         out.append(address)
     return tuple(out)
+
+
+def _address(source: str, text: str) -> IPAddress:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise InvalidInput(f"{source}: {short(text)} is not an IP address") from None
+    mapped = isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id)
+    nobodys = address.is_unspecified or address.is_multicast or address.is_loopback
+    if mapped or nobodys or text == "255.255.255.255":
+        raise InvalidInput(f"{source}: {short(text)} is not an address a pod can have")
+    return address
 
 
 def _families(pod: Mapping[str, str], namespace: Mapping[str, str], conf: NetConf) -> set[int]:
@@ -103,6 +172,12 @@ def _families(pod: Mapping[str, str], namespace: Mapping[str, str], conf: NetCon
             raise InvalidInput(f"annotation {IP_FAMILIES}: {short(item)} is not IPv4 or IPv6")
         families.add(known[item])
     return families
+
+
+def _configured_pools(conf: NetConf, version: int) -> tuple[str, ...]:
+    """The runtime's `ipRanges` of a family, else the configuration's pools."""
+    granted = tuple(str(one) for one in conf.runtime.ranges() if one.version == version)
+    return granted or (conf.ipam.ipv4_pools if version == 4 else conf.ipam.ipv6_pools)
 
 
 def _pools(name: str, pod: Mapping[str, str], namespace: Mapping[str, str]) -> tuple[str, ...]:

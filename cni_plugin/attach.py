@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cni_plugin import annotations as wishes
 from cni_plugin import dataplane, endpoint
+from cni_plugin.addresses import NOBODY, Addresses, Giver, of_program, recorded
 from cni_plugin.annotations import wanted_addresses
+from cni_plugin.delegate import Delegate
 from cni_plugin.endpoint import Place
-from cni_plugin.errors import AttachmentConflict
+from cni_plugin.errors import AttachmentConflict, PolicyLate
 from cni_plugin.identity import Workload
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
-from cni_plugin.types import NetConf
+from cni_plugin.types import Interface, NetConf, Result
 from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
 from ipam.ownership import same_sandbox
+from libtortie.errors import MigrationRefused, Unavailable
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import Owner
@@ -60,8 +64,42 @@ class Attaching:
                     "a pod has one interface of this network"
                 )
 
-    def assign_addresses(self) -> Allocations:
-        """The addresses of the sandbox: its own, or its VM's."""
+    def require_readable_wishes(self) -> None:
+        """Refuse annotations that cannot be met, before anything is taken for the pod."""
+        notes = self.workload.annotations
+        wishes.floating_addresses(notes, self.conf)
+        wishes.source_prefixes(notes)
+
+    def assign_addresses(self) -> Addresses:
+        """The addresses of the sandbox: from our IPAM, from another program's, or the pod's own."""
+        notes = self.workload.annotations
+        brought = wishes.static_addresses(notes, self.conf)
+        if brought:
+            return Addresses(brought, Giver(NOBODY))
+        if self.ports.delegate is not None:
+            wishes.require_no_pool_wishes(notes, self.conf)
+            return self._delegated(self.ports.delegate)
+        return Addresses(tuple(allocation.address for allocation in self.allocate()))
+
+    def _delegated(self, program: Delegate) -> Addresses:
+        """From another program's IPAM, which a repeat does not ask again."""
+        if self.workload.is_target:
+            raise MigrationRefused(
+                f"ipam.type {program.kind} cannot give a migration target the addresses of its VM"
+            )
+        p, place = self.ports, self.place
+        stored = endpoint.read(p.store, place.key)
+        if stored is not None:
+            before = endpoint.endpoint_of(stored)
+            ours = endpoint.is_of(before, place.container_id, self.workload.pod_uid)
+            known = recorded(before, program.kind) if ours else None
+            if known is not None:
+                return known
+        self.undo.push("release addresses", lambda: program.delete(self.args))
+        return of_program(program.kind, program.add(self.args))
+
+    def allocate(self) -> Allocations:
+        """Addresses of our IPAM: the sandbox's own, or its VM's."""
         p, workload = self.ports, self.workload
         handle, owner = workload.handle_id, workload.owner(p.node, p.now())
         before = p.ipam.by_handle(handle)
@@ -84,7 +122,7 @@ class Attaching:
             rival_lives=lives,
         )
 
-    def wire_veth(self, allocations: Allocations) -> tuple[Link, Link]:
+    def wire_veth(self, got: Addresses) -> tuple[Link, Link]:
         """The veth with all that is on it; (host, pod) ends."""
         p, workload = self.ports, self.workload
         plan = dataplane.Attachment(
@@ -93,26 +131,34 @@ class Attaching:
             netns=self.args.netns,
             mtu=self._mtu(),
             mac=workload.mac,
-            addresses=tuple(allocation.address for allocation in allocations),
+            addresses=got.own,
             host_routes=not workload.is_target,
             takes_over=workload.vm is not None,
             alias=names.link_alias(self.conf.name, self.args.container_id),
+            destinations=got.destinations(self.conf),
+            forwarding=self.conf.container_settings.allow_ip_forwarding,
+            queues=self.conf.num_queues,
         )
+        if self.conf.device_type == "netkit":
+            p.log("device_type_unavailable", device_type="netkit", made="veth")
         return dataplane.wire(p.kernel, p.namespaces, plan, self.undo, p.log)
 
-    def write_endpoint(self, allocations: Allocations, ends: tuple[Link, Link]) -> None:
+    def write_endpoint(self, got: Addresses, ends: tuple[Link, Link]) -> None:
         """The WorkloadEndpoint, which makes the agent set up policy."""
         p, place, workload = self.ports, self.place, self.workload
+        floating = wishes.floating_addresses(workload.annotations, self.conf)
         wanted = endpoint.build(
             place,
             workload,
             endpoint.Wired(
                 node=p.node,
                 network=self.conf.name,
-                addresses=tuple(allocation.address for allocation in allocations),
+                addresses=got.own,
                 host=ends[0],
                 pod=ends[1],
                 at=p.now(),
+                translations=wishes.translations(floating, got.own),
+                giver=got.giver.note(),
             ),
         )
         before = endpoint.read(p.store, place.key)
@@ -126,17 +172,22 @@ class Attaching:
             )
         endpoint.write(p.store, place.key, wanted, p.log)
 
-    def await_policy(self) -> float:
-        """Seconds waited for policy. When time is over the pod starts anyway: the agent's table
-        drops what it has no policy for."""
+    def await_policy(self) -> None:
+        """Wait for policy as long as the configuration says.
+
+        When time is over the pod starts anyway, since the agent's table drops what it has no
+        policy for; or, where the configuration wants that, raises `PolicyLate`.
+        """
         timeout = self.conf.policy_setup_timeout_seconds
-        if not timeout:
-            return 0.0
         p, place = self.ports, self.place
-        begun = p.monotonic()
-        if not p.policy.wait(place.status_file, place.container_id, timeout):
-            p.log("policy_timeout", container_id=place.container_id, timeout_seconds=timeout)
-        return p.monotonic() - begun
+        if not timeout or p.policy.wait(place.status_file, place.container_id, timeout):
+            return
+        if self.conf.policy_setup_on_timeout == "fail":
+            raise PolicyLate(
+                f"policy of {place.workload} was not in force within {timeout:g} s, and "
+                "policy_setup_on_timeout is fail: is tortie-node running?"
+            )
+        p.log("policy_timeout", container_id=place.container_id, timeout_seconds=timeout)
 
     def _wanted(self) -> AddressRequest:
         return wanted_addresses(
@@ -161,14 +212,30 @@ class Attaching:
         ours = fresh and all(same_sandbox(a.active, owner) for a in ipam.by_handle(handle))
         ipam.disown_vm(handle, owner, vm_deleting=ours)
 
+    def result(self, got: Addresses, ends: tuple[Link, Link]) -> Result:
+        """What ADD answers."""
+        host, pod = ends
+        return Result(
+            interfaces=(
+                Interface(host.name, host.mac, host.mtu),
+                Interface(self.args.ifname, pod.mac, pod.mtu, self.args.netns),
+            ),
+            addresses=tuple(dataplane.as_interface(address) for address in got.own),
+            routes=got.giver.routes,
+            dns=got.giver.dns,
+        )
+
     def _mtu(self) -> int:
         """The configuration's, else the agent's file, else the default route's link, else 1500."""
         if self.conf.mtu:
             return self.conf.mtu
+        file = self.ports.mtu_file
         try:
-            text = self.ports.mtu_file.read_text().strip()
+            text = file.read_text().strip()
         except OSError:
             text = ""
         if text.isascii() and text.isdigit() and 0 < int(text) <= 65535:
             return int(text)
+        if self.conf.require_mtu_file:
+            raise Unavailable(f"require_mtu_file: {file} names no MTU: is tortie-node running?")
         return dataplane.default_route_mtu(self.ports.kernel) or FALLBACK_MTU

@@ -52,7 +52,8 @@ _HELPER = Route(_GATEWAY_NET, 2**32 - 2, "lo", proto=RouteProto.KERNEL, link_sco
 class Attachment:
     """What to wire. `host_routes` is False for a migration target; `takes_over` lets the routes
     of an earlier sandbox of the same VM be replaced; `mac` empty lets the kernel choose.
-    `alias` says on the link whose it is."""
+    `alias` says on the link whose it is. `destinations` are what the pod reaches by its gateway;
+    `forwarding` lets it forward packets; `queues` are the veth's, in each direction."""
 
     host_name: str
     ifname: str
@@ -63,11 +64,19 @@ class Attachment:
     host_routes: bool = True
     takes_over: bool = False
     alias: str = ""
+    destinations: tuple[IPNetwork, ...] = (_DEFAULT_4, _DEFAULT_6)
+    forwarding: bool = False
+    queues: int = 1
+
+    @property
+    def versions(self) -> set[int]:
+        """The families of the addresses."""
+        return {address.version for address in self.addresses}
 
     @property
     def has_ipv6(self) -> bool:
         """Whether an IPv6 address was assigned."""
-        return any(address.version == 6 for address in self.addresses)
+        return 6 in self.versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +109,33 @@ def host_sysctls(name: str, *, ipv6: bool) -> tuple[Sysctl, ...]:
     return tuple(plan)
 
 
-def pod_sysctls(ifname: str, *, ipv6: bool) -> tuple[Sysctl, ...]:
-    """Settings inside the pod's namespace."""
-    v6 = "net/ipv6/conf"
-    if not ipv6:
-        return (Sysctl(f"{v6}/{ifname}/accept_ra", "0", needed=False),)
-    enabled = [Sysctl(f"{v6}/{where}/disable_ipv6", "0") for where in ("all", "default", "lo")]
-    return (*enabled, Sysctl(f"{v6}/{ifname}/accept_ra", "0"))
+def pod_sysctls(ifname: str, *, ipv6: bool, forwarding: bool = False) -> tuple[Sysctl, ...]:
+    """Settings inside the pod's namespace.
+
+    A new namespace has the node's `ip_forward`, so what a pod may not do is written, too.
+    """
+    v6, on = "net/ipv6/conf", "1" if forwarding else "0"
+    out = [Sysctl("net/ipv4/ip_forward", on, needed=forwarding)]
+    if ipv6:
+        out += [Sysctl(f"{v6}/{where}/disable_ipv6", "0") for where in ("all", "default", "lo")]
+        out.append(Sysctl(f"{v6}/all/forwarding", on, needed=forwarding))
+    return (*out, Sysctl(f"{v6}/{ifname}/accept_ra", "0", needed=ipv6))
 
 
-def pod_routes(ifname: str, versions: set[int]) -> tuple[Route, ...]:
-    """Routes inside the pod: the gateway on the link, and everything via the gateway."""
+def pod_routes(
+    ifname: str,
+    versions: set[int],
+    destinations: tuple[IPNetwork, ...] = (_DEFAULT_4, _DEFAULT_6),
+) -> tuple[Route, ...]:
+    """Routes inside the pod: the gateway on the link, and the destinations by the gateway."""
     out: list[Route] = []
     if 4 in versions:
-        out += [
-            Route(_GATEWAY_NET, 0, ifname, link_scope=True),
-            Route(_DEFAULT_4, 0, ifname, gateway=GATEWAY.ip),
-        ]
-    if 6 in versions:
-        out.append(Route(_DEFAULT_6, ROUTE_PRIORITY, ifname, gateway=HOST_LINK_LOCAL.ip))
+        out.append(Route(_GATEWAY_NET, 0, ifname, link_scope=True))
+    for dst in destinations:
+        if dst.version not in versions:
+            continue
+        metric, gateway = (0, GATEWAY) if dst.version == 4 else (ROUTE_PRIORITY, HOST_LINK_LOCAL)
+        out.append(Route(dst, metric, ifname, gateway=gateway.ip))
     return tuple(out)
 
 
@@ -155,6 +172,7 @@ def wire(
             pod_netns=plan.netns,
             mtu=plan.mtu,
             pod_mac=plan.mac,
+            queues=plan.queues,
             alias=plan.alias,
         )
     )
@@ -192,10 +210,11 @@ def _delete_if_new(kernel: Kernel, name: str, before: Link | None) -> None:
 def _wire_pod(namespaces: Namespaces, plan: Attachment, log: Log) -> None:
     inside = namespaces.open(plan.netns)
     try:
-        _apply(inside, pod_sysctls(plan.ifname, ipv6=plan.has_ipv6), log)
+        sysctls = pod_sysctls(plan.ifname, ipv6=plan.has_ipv6, forwarding=plan.forwarding)
+        _apply(inside, sysctls, log)
         if plan.has_ipv6:
             _enable_ipv6(inside, plan.ifname)
-        for route in pod_routes(plan.ifname, {address.version for address in plan.addresses}):
+        for route in pod_routes(plan.ifname, plan.versions, plan.destinations):
             inside.ensure_route(route)
         for address in plan.addresses:
             inside.ensure_address(plan.ifname, as_interface(address))

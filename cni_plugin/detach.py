@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from cni_plugin import endpoint, seats
+from cni_plugin.calls import ENDPOINT, IPAM, WIRING, phase
 from cni_plugin.endpoint import Place
 from cni_plugin.identity import VMIdentity, Workload
 from cni_plugin.ports import Ports
@@ -38,16 +39,20 @@ def tear_down(
     if namesake is not None and namesake.spec.container_id == args.container_id:
         return  # this sandbox is attached under another CNI_IFNAME: all there is, is that one's
     if host is not None and _is_ours(ports, args, network, host, stored or namesake):
-        remove_link(ports, host)
+        with phase(WIRING):
+            remove_link(ports, host)
     if ours and stored is not None:
-        _disown(ports, args, network, endpoint.vm_of(stored))
-        endpoint.remove(ports.store, place.key, args.container_id)
+        with phase(IPAM):
+            _disown(ports, args, network, endpoint.vm_of(stored))
+        with phase(ENDPOINT):
+            endpoint.remove(ports.store, place.key, args.container_id)
         return
-    _disown(ports, args, network, hint)
     newer_sandbox = stored is not None
-    if hint is None and not newer_sandbox and args.pod.startswith(LAUNCHER_PREFIX):
-        for seat in seats.of_sandbox(ports, args, network):
-            seats.leave(ports, seat)
+    with phase(IPAM):
+        _disown(ports, args, network, hint)
+        if hint is None and not newer_sandbox and args.pod.startswith(LAUNCHER_PREFIX):
+            for seat in seats.of_sandbox(ports, args, network):
+                seats.leave(ports, seat)
 
 
 def _namesake(ports: Ports, place: Place) -> WorkloadEndpoint | None:
@@ -107,6 +112,8 @@ def _disown(ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None) ->
     was enabled; and what an ADD recorded that was undone names no VM.
     """
     _release(ports, names.container_handle(network, args.container_id), args.container_id)
+    if ports.delegate is not None:
+        ports.delegate.delete(args)
     if vm is None:
         return
     leaver = Workload(args.namespace, args.pod, args.container_id, "", args.pod_uid, vm=vm)

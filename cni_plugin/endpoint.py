@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_interface
 
+from cni_plugin.annotations import source_prefixes
 from cni_plugin.dataplane import as_interface
 from cni_plugin.identity import VMIdentity, Workload
 from cni_plugin.skel import CmdArgs
@@ -21,7 +22,7 @@ from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Kind, ResourceKey, Resources
-from libtortie.model.resources import ObjectMeta, WorkloadEndpoint, WorkloadEndpointSpec
+from libtortie.model.resources import IPNAT, ObjectMeta, WorkloadEndpoint, WorkloadEndpointSpec
 from libtortie.model.times import rfc3339
 
 LABEL_VALUE_MAX = 63
@@ -75,7 +76,10 @@ def place_of(args: CmdArgs, node: str) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """What ADD made: where, of which network, with which addresses and veth ends, and when."""
+    """What ADD made: where, of which network, with which addresses and veth ends, and when.
+
+    `translations` are (own, floating) addresses, `giver` a note of who gave the own ones.
+    """
 
     node: str
     network: str
@@ -83,6 +87,8 @@ class Wired:
     host: Link
     pod: Link
     at: datetime
+    translations: tuple[tuple[IPAddress, IPAddress], ...] = ()
+    giver: str = ""
 
 
 def build(place: Place, workload: Workload, wired: Wired) -> WorkloadEndpoint:
@@ -96,7 +102,7 @@ def build(place: Place, workload: Workload, wired: Wired) -> WorkloadEndpoint:
             namespace=place.namespace,
             creation_timestamp=rfc3339(wired.at),
             labels=_labels(place, workload),
-            annotations=_annotations(workload),
+            annotations=_annotations(workload, wired.giver),
         ),
         spec=WorkloadEndpointSpec(
             orchestrator=place.orchestrator,
@@ -107,10 +113,15 @@ def build(place: Place, workload: Workload, wired: Wired) -> WorkloadEndpoint:
             endpoint=place.ifname,
             service_account_name=workload.service_account,
             ip_networks=tuple(str(as_interface(address)) for address in wired.addresses),
+            ipNATs=tuple(
+                IPNAT(internalIP=str(own), externalIP=str(floating))
+                for own, floating in wired.translations
+            ),
             profiles=tuple(profiles),
             interface_name=wired.host.name,
             mac=wired.pod.mac,
             ports=workload.ports,
+            allow_spoofed_source_prefixes=source_prefixes(workload.annotations),
         ),
     )
 
@@ -126,11 +137,12 @@ def _labels(place: Place, workload: Workload) -> dict[str, str]:
     return labels
 
 
-def _annotations(workload: Workload) -> dict[str, str]:
+def _annotations(workload: Workload, giver: str) -> dict[str, str]:
     vm = workload.vm
     annotations = {
         names.ANNOTATION_POD_UID: workload.pod_uid,
         names.ANNOTATION_HANDLE: workload.handle_id,
+        names.ANNOTATION_IPAM: giver,
         names.ANNOTATION_VMI_NAME: vm.name if vm else "",
         names.ANNOTATION_VMI_UID: vm.vmi_uid if vm else "",
         names.ANNOTATION_VM_UID: vm.vm_uid if vm else "",

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from cni_plugin.delegate import Delegate
 from cni_plugin.identity import Identifier
 from cni_plugin.locks import AttachmentLocks
 from cni_plugin.policy_gate import PolicyGate
+from cni_plugin.readiness import nothing_is_reached
 from cni_plugin.undo import Log
 from ipam.client import IPAMClient
 from libtortie.datastore.port import Datastore
@@ -22,7 +24,8 @@ MTU_FILE = Path("/var/lib/tortie/mtu")
 @dataclass(frozen=True, slots=True)
 class Ports:
     """`kernel` is the host's namespace; `mtu_file` is the agent's; `now` is wall-clock time,
-    `monotonic` and `sleep` measure in seconds."""
+    `monotonic` and `sleep` measure in seconds. `delegate` is another program's IPAM, None where
+    `ipam` gives the addresses; `reaches` says whether a readiness gate's URL answers well."""
 
     identify: Identifier
     ipam: IPAMClient
@@ -36,4 +39,6 @@ class Ports:
     monotonic: Callable[[], float]
     log: Log
     sleep: Callable[[float], None] = time.sleep
+    delegate: Delegate | None = None
+    reaches: Callable[[str], bool] = nothing_is_reached
     mtu_file: Path = field(default=MTU_FILE)

@@ -34,6 +34,7 @@ from libtortie.datastore.crd_names import Group, group_named
 from libtortie.datastore.open import DatastoreType
 from libtortie.errors import InvalidInput
 from libtortie.linux.port import IPInterface
+from libtortie.model.ipam import IPAddress
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 CURRENT_VERSION = "1.1.0"
@@ -247,8 +248,8 @@ def parse_conf(stdin: bytes, path: str = "") -> NetConf:
     fields = {key: value for key, value in data.items() if key in _KNOWN and value is not None}
     fields["cniVersion"] = version
     for alias in VALID_ATTACHMENTS:
-        if data.get(alias) is not None:
-            fields.setdefault(VALID_ATTACHMENTS[0], data[alias])
+        if alias in data:  # Go writes an empty list as null
+            fields.setdefault(VALID_ATTACHMENTS[0], [] if data[alias] is None else data[alias])
     delegated = _delegated(data)
     if delegated:
         del fields["ipam"]  # all of it is that program's
@@ -388,22 +389,56 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of ADD, independent of CNI versions. Addresses belong to interface 1."""
+    """The outcome of ADD, independent of CNI versions. Addresses belong to interface 1.
+
+    An IPAM's has no interfaces. `gateways` are of the addresses, each for those of its family;
+    `routes` and `dns` are objects of the CNI specification.
+    """
 
     interfaces: tuple[Interface, ...]
     addresses: tuple[IPInterface, ...]
+    gateways: tuple[IPAddress, ...] = ()
+    routes: tuple[Mapping[str, Any], ...] = ()
+    dns: Mapping[str, Any] | None = None
 
     def to_wire(self, version: str) -> dict[str, Any]:
         """The result as a CNI version spells it (CNI spec, section 5)."""
         out: dict[str, Any] = {"cniVersion": version}
         if version in ("0.1.0", "0.2.0"):
             for address in reversed(self.addresses):  # one per family: the first wins
-                out[f"ip{address.version}"] = {"ip": str(address)}
-            return {**dict(sorted(out.items())), "dns": {}}
-        out["interfaces"] = [_interface(item, version) for item in self.interfaces]
-        out["ips"] = [_ip(address, version) for address in self.addresses]
-        out["dns"] = {}
+                out[f"ip{address.version}"] = self._oldest(address)
+            return {**dict(sorted(out.items())), "dns": dict(self.dns or {})}
+        if self.interfaces:
+            out["interfaces"] = [_interface(item, version) for item in self.interfaces]
+        out["ips"] = [self._ip(address, version) for address in self.addresses]
+        if self.routes:
+            out["routes"] = [dict(route) for route in self.routes]
+        out["dns"] = dict(self.dns or {})
         return out
+
+    def _ip(self, address: IPInterface, version: str) -> dict[str, Any]:
+        out: dict[str, Any] = {"interface": 1} if self.interfaces else {}
+        out["address"] = str(address)
+        out |= self._gateway(address)
+        return {"version": str(address.version), **out} if version.startswith("0.") else out
+
+    def _oldest(self, address: IPInterface) -> dict[str, Any]:
+        """Before 0.3.0 a family was an object, with its routes in it."""
+        family = address.version
+        routes = [dict(r) for r in self.routes if _version(r["dst"]) == family]
+        return {
+            "ip": str(address),
+            **self._gateway(address),
+            **({"routes": routes} if routes else {}),
+        }
+
+    def _gateway(self, address: IPInterface) -> dict[str, str]:
+        found = next((one for one in self.gateways if one.version == address.version), None)
+        return {"gateway": str(found)} if found else {}
+
+
+def _version(cidr: object) -> int:
+    return ip_network(str(cidr), strict=False).version
 
 
 def _interface(item: Interface, version: str) -> dict[str, Any]:
@@ -415,11 +450,6 @@ def _interface(item: Interface, version: str) -> dict[str, Any]:
     if item.sandbox:
         out["sandbox"] = item.sandbox
     return out
-
-
-def _ip(address: IPInterface, version: str) -> dict[str, Any]:
-    out: dict[str, Any] = {"interface": 1, "address": str(address)}
-    return {"version": str(address.version), **out} if version.startswith("0.") else out
 
 
 def addresses_of_result(result: Mapping[str, Any]) -> frozenset[str]:

@@ -12,11 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
 
 from cni_plugin.agreement import Agreement
+from cni_plugin.delegate import Delegate, Run, run_program
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.identity import Identifier
 from cni_plugin.locks import AttachmentLocks, FileLocks
@@ -24,18 +26,22 @@ from cni_plugin.log import JsonLines
 from cni_plugin.plugin import Plugin
 from cni_plugin.policy_gate import FilePolicyGate, never_ready, nft_table_present
 from cni_plugin.ports import MTU_FILE, Ports
+from cni_plugin.readiness import answers_well
+from cni_plugin.sections import PolicyConf
 from cni_plugin.skel import INTERNAL_ERROR, Response, dispatch, error_json
+from cni_plugin.throttle import DEFAULT_BURST, Throttled
 from cni_plugin.types import MAX_STDIN, NetConf
 from cni_plugin.undo import Log
 from ipam.client import IPAMClient
 from ipam.persistence import persistence
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
-from libtortie.errors import first_line
-from libtortie.kube.config import KubeConfig, direct, load_kubeconfig
+from libtortie.errors import InvalidInput, Malformed, first_line
+from libtortie.kube.config import KubeConfig, Material, direct, load_kubeconfig
+from libtortie.kube.objects import KubeNode
 from libtortie.kube.port import KubeReader
 from libtortie.linux.netns import Netns
-from libtortie.linux.port import Kernel, Namespaces
+from libtortie.linux.port import IPNetwork, Kernel, Namespaces
 
 NODENAME_FILE = Path("/var/lib/tortie/nodename")
 RUN_DIR = Path("/run/tortie")
@@ -63,6 +69,8 @@ class SharedParts:
     locks: AttachmentLocks = field(default_factory=lambda: FileLocks(RUN_DIR / LOCKS))
     mtu_file: Path = MTU_FILE
     agreement: Agreement | None = None
+    run: Run = run_program
+    reaches: Callable[[str], bool] = answers_well
 
 
 def build_plugin(
@@ -90,9 +98,33 @@ def build_plugin(
             now=_now,
             monotonic=time.monotonic,
             log=parts.log,
+            delegate=_delegate(conf, parts),
+            reaches=parts.reaches,
             mtu_file=parts.mtu_file,
         )
     )
+
+
+def _delegate(conf: NetConf, parts: SharedParts) -> Delegate | None:
+    """Another program's IPAM, where the configuration names one."""
+    if not conf.delegated:
+        return None
+    name = (conf.kubernetes.node_name if conf.kubernetes else "") or parts.node
+    return Delegate(conf, parts.run, lambda: pod_cidrs(parts.kube, name))
+
+
+def pod_cidrs(kube: KubeReader | None, node: str) -> tuple[IPNetwork, ...]:
+    """The networks that Kubernetes gave a node for its pods. Raises `InvalidInput`, as the API."""
+    if kube is None:
+        raise InvalidInput("ipam: usePodCidr needs the Kubernetes API: add a `kubernetes` section")
+    spec = kube.get(KubeNode, node).spec
+    texts = spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
+    if not texts:
+        raise InvalidInput(f"ipam: usePodCidr: Node {node} has no podCIDR")
+    try:
+        return tuple(ip_network(text) for text in texts)
+    except ValueError as error:
+        raise Malformed(f"Node {node}: podCIDRs: {error}") from error
 
 
 def _open_parts(conf: NetConf, log: Log) -> SharedParts:
@@ -129,14 +161,17 @@ def _open_parts(conf: NetConf, log: Log) -> SharedParts:
 def node_name(conf: NetConf) -> str:
     """The node's name: as configured, else what the agent wrote; empty before its first start.
 
-    An empty file is a missing one. Without a name ADD is refused, while DEL goes by the host's.
+    An empty file is a missing one. Then `hostname` counts, Calico's older key, and the host's own
+    name where the file is optional. Without a name ADD is refused, while DEL goes by the host's.
     """
     if conf.nodename:
         return conf.nodename
     try:
-        return Path(conf.nodename_file or NODENAME_FILE).read_text().strip()
+        written = Path(conf.nodename_file or NODENAME_FILE).read_text().strip()
     except OSError:
-        return ""
+        written = ""
+    optional = socket.gethostname().lower() if conf.nodename_file_optional else ""
+    return written or conf.hostname or optional
 
 
 def _kube(conf: NetConf) -> KubeReader | None:
@@ -145,16 +180,40 @@ def _kube(conf: NetConf) -> KubeReader | None:
         return None
     from libtortie.kube.client import HttpKubeClient  # requests takes 0.1 s
 
-    return HttpKubeClient(config)
+    client = HttpKubeClient(config)
+    return Throttled(client, conf.qps, conf.burst or DEFAULT_BURST) if conf.qps else client
 
 
 def _kube_config(conf: NetConf) -> KubeConfig | None:
-    """The API server a configuration names. Raises `InvalidInput`."""
-    if conf.kubernetes is None:
+    """The API server a configuration names, and who asks there. Raises `InvalidInput`."""
+    section = conf.api
+    if section is None:
         return None
-    if conf.kubernetes.kubeconfig:
-        return load_kubeconfig(conf.kubernetes.kubeconfig)
-    return direct(conf.kubernetes.k8s_api_root)
+    if section.kubeconfig:
+        config = load_kubeconfig(section.kubeconfig)
+    else:
+        config = direct(section.k8s_api_root)
+    return config if conf.policy is None else _as_policy_says(config, conf.policy)
+
+
+def _as_policy_says(config: KubeConfig, policy: PolicyConf) -> KubeConfig:
+    """Credentials of the `policy` section count before a kubeconfig's, as in Calico."""
+    if policy.k8s_api_root:
+        config = replace(config, server=direct(policy.k8s_api_root).server, origin=None)
+    if policy.k8s_auth_token:
+        token = direct(config.server, policy.k8s_auth_token).token
+        config = replace(config, token=token, token_file=None, origin=None)
+    if policy.k8s_client_certificate:
+        config = replace(
+            config,
+            client_cert=Material(path=Path(policy.k8s_client_certificate)),
+            client_key=Material(path=Path(policy.k8s_client_key)),
+            origin=None,
+        )
+    if policy.k8s_certificate_authority:
+        authority = Material(path=Path(policy.k8s_certificate_authority))
+        config = replace(config, ca=authority, insecure=False, origin=None)
+    return config
 
 
 def _now() -> datetime:

@@ -10,6 +10,7 @@ from lab.spec import Affinity, LabVMISpec
 from libtortie.kube.objects import (
     Api,
     KubeNode,
+    KubeNodeSpec,
     KubeObject,
     Meta,
     MigrationState,
@@ -244,7 +245,7 @@ class LabPod(Pod):
         return found.message if found is not None and found.reason == "Unschedulable" else ""
 
 
-class NodeSpec(View):
+class NodeSpec(KubeNodeSpec):
     """`Node.spec`."""
 
     unschedulable: bool = False

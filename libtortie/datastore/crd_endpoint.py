@@ -10,10 +10,11 @@ decides about addresses of others (owners in IPAM, the API's word on a migration
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 from libtortie.datastore.crd_names import Json, Place, metadata_of, place_text, require_name
@@ -23,6 +24,7 @@ from libtortie.errors import InvalidInput, Malformed
 from libtortie.kube.objects import VMI_API_VERSION, OwnerRef, Pod, VirtualMachineInstance
 from libtortie.kube.replies import decode
 from libtortie.model import names
+from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Key, Kind, ResourceKey, Resources, Scope
 from libtortie.model.resources import API_VERSION, WorkloadEndpoint, parse_resource
 
@@ -33,15 +35,17 @@ MAC, CREATED = "tortie.io/mac", "tortie.io/attached-at"
 ENDPOINT = "eth0"
 """The one interface a pod's endpoint can have here, whatever the runtime calls it."""
 
+FLOATING, SOURCES = CALICO + "floatingIPs", CALICO + "allowedSourcePrefixes"
 _NOTES = (
     names.ANNOTATION_POD_UID,
+    names.ANNOTATION_IPAM,
     names.ANNOTATION_HANDLE,
     names.ANNOTATION_VMI_NAME,
     names.ANNOTATION_VMI_UID,
     names.ANNOTATION_VM_UID,
     names.ANNOTATION_MIGRATION_UID,
 )
-_OF_A_VM = _NOTES[2:]
+_OF_A_VM = _NOTES[3:]
 _LABEL_VALUE_MAX = 63
 _DASH = re.compile(r"(?<!-)-(?!-)")
 
@@ -212,6 +216,7 @@ def _spec(pod: Pod, mac: str) -> Mapping[str, Any]:
         "endpoint": ENDPOINT,
         "serviceAccountName": spec.service_account_name,
         "ipNetworks": [f"{one}/{one.max_prefixlen}" for one in addresses],
+        "ipNATs": _translations(meta.annotations.get(FLOATING, ""), addresses),
         "profiles": profiles,
         "interfaceName": names.host_ifname(meta.namespace, meta.name),
         "mac": mac,
@@ -227,4 +232,32 @@ def _spec(pod: Pod, mac: str) -> Mapping[str, Any]:
             for port in container.ports
             if port.name or port.host_port
         ],
+        "allowSpoofedSourcePrefixes": _texts(meta.annotations.get(SOURCES, "")),
     }
+
+
+def _translations(text: str, own: list[IPAddress]) -> list[dict[str, str]]:
+    """Floating addresses, each to the pod's first of its family; without one there is none."""
+    first = {address.version: address for address in reversed(own)}
+    floating = [_address(item) for item in _texts(text)]
+    return [
+        {"internalIP": str(first[one.version]), "externalIP": str(one)}
+        for one in floating
+        if one is not None and one.version in first
+    ]
+
+
+def _address(text: str) -> IPAddress | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _texts(annotation: str) -> list[str]:
+    """An annotation's JSON list; ADD refused one that is none, so it was changed since: nothing."""
+    try:
+        found = json.loads(annotation or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []

@@ -152,10 +152,18 @@ class ServiceAccount(KubeObject):
     api: ClassVar[Api] = Api("", "v1", "serviceaccounts", "ServiceAccount", True)
 
 
+class KubeNodeSpec(View):
+    """`Node.spec`: the networks that Kubernetes gave the node for its pods."""
+
+    pod_cidr: str = Field(default="", alias="podCIDR")
+    pod_cidrs: tuple[str, ...] = Field(default=(), alias="podCIDRs")
+
+
 class KubeNode(KubeObject):
     """A core Node."""
 
     api: ClassVar[Api] = Api("", "v1", "nodes", "Node", False)
+    spec: KubeNodeSpec = KubeNodeSpec()
 
 
 class VirtualMachine(KubeObject):

@@ -222,6 +222,14 @@ class EndpointPort(Wire):
     host_ip: str = Field(default="", alias="hostIP")
 
 
+class IPNAT(Wire):
+    """An address by which an endpoint is reached besides its own (Calico's floating IP)."""
+
+    _always: ClassVar[frozenset[str]] = frozenset({"internal_ip", "external_ip"})
+    internal_ip: str = Field(default="", alias="internalIP")
+    external_ip: str = Field(default="", alias="externalIP")
+
+
 class WorkloadEndpointSpec(Wire):
     """`WorkloadEndpoint.spec`."""
 
@@ -233,10 +241,12 @@ class WorkloadEndpointSpec(Wire):
     endpoint: str = ""
     service_account_name: str = ""
     ip_networks: tuple[str, ...] = ()
+    ip_nats: tuple[IPNAT, ...] = Field(default=(), alias="ipNATs")
     profiles: tuple[str, ...] = ()
     interface_name: str = ""
     mac: str = ""
     ports: tuple[EndpointPort, ...] = ()
+    allow_spoofed_source_prefixes: tuple[str, ...] = ()
 
 
 class WorkloadEndpoint(Resource):

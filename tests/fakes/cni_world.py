@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from cni_plugin.calls import Call, recorded
+from cni_plugin.delegate import Delegate, Run
 from cni_plugin.identity import Identifier
 from cni_plugin.locks import FileLocks
 from cni_plugin.plugin import Plugin, Ports
@@ -33,6 +36,7 @@ from libtortie.kube.objects import (
 from libtortie.model.ipam import IPAMConfig
 from libtortie.model.keys import Blocks, IPAMConfigKey, Key, Kind, ResourceKey, Resources, Scope
 from libtortie.model.resources import IPPool, IPPoolSpec, WorkloadEndpoint
+from tests.fakes.ipam_program import FakeProgram
 from tests.fakes.kernel import FakeKernel, FakeNamespaces
 from tests.fakes.kube import FakeKube
 
@@ -139,6 +143,7 @@ class FakeGate:
         self._world = world
         self.is_ready = True
         self.satisfied = True
+        self.unpoliced: frozenset[str] = frozenset()
         self.asked: list[tuple[str, str, float]] = []
         self.during: Callable[[], None] = lambda: None
 
@@ -153,6 +158,10 @@ class FakeGate:
             self._world.clock.sleep(timeout)
         return self.satisfied
 
+    def policed(self) -> frozenset[str]:
+        machines = self._world.nodes.values()
+        return frozenset(name for one in machines for name in one.veths()) - self.unpoliced
+
 
 class CniWorld:
     """Several nodes' worth of plugin on one store and one API."""
@@ -165,6 +174,7 @@ class CniWorld:
         self.store = CountedStore(self.memory, self)
         self.kube = FakeKube()
         self.nodes: dict[str, CniNode] = {}
+        self.programs: list[FakeProgram] = []
         self.pool("pool-4", "10.65.0.0/24")
 
     def pool(self, name: str, cidr: str) -> None:
@@ -290,6 +300,7 @@ class CniWorld:
         out: dict[str, object] = {
             "endpoints": [e.metadata.name for e in self.endpoints()],
             "addresses": self.allocated(),
+            "delegated": [held for one in self.programs for held in one.held],
             "locks": sorted(p.name for p in self.directory.rglob("*.lock")),
         }
         for node in self.nodes.values():
@@ -328,6 +339,8 @@ class CniNode:
             monotonic=clock.monotonic,
             sleep=clock.sleep,
         )
+        self.settings: dict[str, Any] = {}
+        self.program: Run | None = None
         self.plugin = Plugin(self.ports())
 
     def ports(self, **changes: Any) -> Ports:
@@ -352,6 +365,18 @@ class CniNode:
     def _kernel_step(self, operation: str, subject: str) -> None:
         self.world.faults.step(f"{operation} {subject}", KernelError)
 
+    def use(self, program: Run | None = None, **settings: Any) -> None:
+        """Calls have these settings from now on, and a delegated IPAM that `program` runs."""
+        self.settings, self.program = settings, program
+        self.plugin = self.plugin_for(conf(**settings))
+
+    def plugin_for(self, parsed: NetConf) -> Plugin:
+        """The plugin that serves one configuration."""
+        if self.program is None:
+            return Plugin(self.ports())
+        cidrs = (ip_network("10.244.1.0/24"), ip_network("fd00:244:1::/64"))
+        return Plugin(self.ports(delegate=Delegate(parsed, self.program, lambda: cidrs)))
+
     def netns(self, name: str) -> str:
         path = f"/run/netns/{name}"
         if self.machine.inode(path) is None:
@@ -368,15 +393,23 @@ class CniNode:
         return CmdArgs(container, netns, ifname, {**known, **extra})
 
     def add(self, pod: str, container: str, namespace: str = "default", **extra: Any) -> Result:
-        settings = extra.pop("conf", {})
-        return self.plugin.cmd_add(self.args(pod, container, namespace, **extra), conf(**settings))
+        settings = {**self.settings, **extra.pop("conf", {})}
+        args = self.args(pod, container, namespace, **extra)
+        with recorded(Call("ADD", self.world.clock.monotonic)) as call:
+            result = self.plugin.cmd_add(args, conf(**settings))
+        self.log.append(("cni_add", dict(call.told())))
+        return result
 
     def delete(self, pod: str, container: str, namespace: str = "default", **extra: Any) -> None:
-        self.plugin.cmd_del(self.args(pod, container, namespace, **extra), conf())
+        settings = conf(**self.settings)
+        self.plugin.cmd_del(self.args(pod, container, namespace, **extra), settings)
 
     def gc(self, *valid: tuple[str, str], name: str = NETWORK) -> None:
         listed = [{"containerID": container, "ifname": ifname} for container, ifname in valid]
-        self.plugin.cmd_gc(conf(name=name, **{"cni.dev/valid-attachments": listed}))
+        lists = {"name": name, "cni.dev/valid-attachments": listed}
+        parsed = conf(**{**self.settings, **lists})
+        plugin = self.plugin if self.program is None else self.plugin_for(parsed)
+        plugin.cmd_gc(parsed)
 
     def veths(self) -> dict[str, str]:
         """Aliases of the attachments' host ends, by name."""
@@ -440,7 +473,8 @@ def conf(**settings: Any) -> NetConf:
         "type": "tortie",
         "policy_setup_timeout_seconds": 10,
     }
-    return parse_conf(json.dumps({**base, **settings}).encode())
+    path = settings.pop("CNI_PATH", "")
+    return parse_conf(json.dumps({**base, **settings}).encode(), path)
 
 
 def first_address(result: Result) -> str:
