@@ -140,10 +140,12 @@ def _put_back(conf_dir: Path) -> list[str]:
         if not path.name.endswith(SET_ASIDE):
             continue
         place = path.with_name(path.name.removesuffix(SET_ASIDE))
-        if place.exists() and place.name not in ours:
-            left.append(f"{path} stays: there is another {place.name} by now")
-        else:
+        if not os.path.lexists(place) or place.name in ours:
             move_file(path, place)
+        elif os.path.samestat(place.lstat(), path.lstat()):  # it was not yet replaced
+            remove_file(path)
+        else:
+            left.append(f"{path} stays: there is another {place.name} by now")
     return left
 
 

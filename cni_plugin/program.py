@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile, ZipInfo
 
 from cni_plugin import shim
 from libtortie.errors import InvalidInput, NotFound
@@ -65,12 +67,19 @@ def executable(socket: str, fallback: str, python: str) -> bytes:
 
 
 def native_executable(socket: str, fallback: str) -> bytes:
-    """What `shim.c` became, with its two constants set. Raises `InvalidInput`, `NotFound`."""
+    """What `shim.c` became, with its two constants set. Raises `InvalidInput`, `NotFound`.
+
+    The one in Python hangs on it as a zip archive: where it replaces that one, an interpreter
+    that the kernel has just started for the old file opens the new one, and runs what it finds.
+    """
     _require_paths(socket=socket, fallback=fallback)
     if not _fits(NATIVE):
         raise NotFound(f"{NATIVE} is no executable for this machine: build it with `make shim`")
-    made = SOCKET.filled(NATIVE.read_bytes(), socket)
-    return FALLBACK.filled(made, fallback)
+    made = FALLBACK.filled(SOCKET.filled(NATIVE.read_bytes(), socket), fallback)
+    archive = BytesIO()
+    with ZipFile(archive, "w") as file:
+        file.writestr(ZipInfo("__main__.py"), executable(socket, fallback, "/usr/bin/python3"))
+    return made + archive.getvalue()
 
 
 @dataclass(frozen=True, slots=True)

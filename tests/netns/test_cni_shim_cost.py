@@ -119,4 +119,22 @@ def test_the_native_constants_are_the_installers() -> None:
     assert shim.SOCKET.encode() not in made
     assert shim.FALLBACK.encode() not in made
     assert made == native_executable("/run/a.sock", "/opt/b")
-    assert len(made) == len(native_executable("/" + "s" * 106, "/" + "f" * 254))
+    assert native_executable("/" + "s" * 106, "/" + "f" * 254).count(b"f" * 254) == 2
+
+
+def test_an_interpreter_that_opens_the_native_one(tmp_path: Path) -> None:
+    """As happens when it has just replaced the Python one: the request is served all the same."""
+    node = ShimNode(tmp_path, Front.NATIVE)
+    seen: list[frame.Request] = []
+    node.agent(serving(seen, 0, b"{}"))
+    done = subprocess.run(
+        [PYTHON, "-IS", str(node.program)],
+        env=ENV,
+        input=CONF,
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    node.close()
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"{}", b"")
+    assert seen == [frame.Request(ENV, CONF)]
