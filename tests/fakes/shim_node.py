@@ -15,6 +15,7 @@ from typing import Any
 from cni_plugin import frame
 from cni_plugin.durable import replace_file
 from cni_plugin.program import DEADLINE, Front, executable, native_executable
+from libtortie.errors import Unavailable
 
 PYTHON = "/usr/bin/python3"
 SECONDS = 120.0
@@ -51,7 +52,7 @@ class Agent:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with connection, suppress(OSError):
+            with connection, suppress(OSError, Unavailable):  # whoever called has gone
                 self._handler(connection)
 
     def close(self) -> None:
