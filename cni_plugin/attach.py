@@ -6,7 +6,8 @@ one's attachment stays as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from cni_plugin import annotations as wishes
 from cni_plugin import dataplane, endpoint
@@ -22,6 +23,7 @@ from cni_plugin.types import Interface, NetConf, Result
 from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
 from ipam.ownership import same_sandbox
+from ipam.pools import Lan
 from libtortie.errors import MigrationRefused, Unavailable
 from libtortie.linux.port import Link
 from libtortie.model import names
@@ -98,17 +100,18 @@ class Attaching:
         self.undo.push("release addresses", lambda: program.delete(self.args))
         return of_program(program.kind, program.add(self.args))
 
-    def allocate(self) -> Allocations:
-        """Addresses of our IPAM: the sandbox's own, or its VM's."""
+    def allocate(
+        self, lan: Lan | None = None, marks: Mapping[str, str] | None = None
+    ) -> Allocations:
+        """Addresses of our IPAM: the sandbox's own, or its VM's; `marks` are noted of the owner."""
         p, workload = self.ports, self.workload
-        handle, owner = workload.handle_id, workload.owner(p.node, p.now())
+        handle, owner = workload.handle_id, {**workload.owner(p.node, p.now()), **(marks or {})}
+        want = replace(self._wanted(), lan=lan)
         before = p.ipam.by_handle(handle)
         if workload.vm is None:
             if not before:
                 self.undo.push("release addresses", lambda: p.ipam.release(handle))
-            return p.ipam.assign(
-                handle, owner, self._wanted(), previous_owner_gone=self._sandbox_gone
-            )
+            return p.ipam.assign(handle, owner, want, previous_owner_gone=self._sandbox_gone)
         lives = p.identify.pod_lives
         if not any(same_sandbox(o, owner) for a in before for o in (a.active, a.alternate)):
             self.undo.push("disown address", lambda: self._disown(owner, fresh=not before))
@@ -117,7 +120,7 @@ class Attaching:
         return p.ipam.claim_vm(
             handle,
             owner,
-            self._wanted(),
+            want,
             previous_owner_gone=p.identify.owner_gone,
             rival_lives=lives,
         )

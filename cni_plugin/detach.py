@@ -111,7 +111,7 @@ def _disown(ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None) ->
     A VM's sandbox may have addresses of its own, too, from before `kubeVirtVMAddressPersistence`
     was enabled; and what an ADD recorded that was undone names no VM.
     """
-    _release(ports, names.container_handle(network, args.container_id), args.container_id)
+    release_container(ports, names.container_handle(network, args.container_id), args.container_id)
     if ports.delegate is not None:
         ports.delegate.delete(args)
     if vm is None:
@@ -121,7 +121,7 @@ def _disown(ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None) ->
     seats.leave(ports, (handle, leaver.owner(ports.node, ports.now())))
 
 
-def _release(ports: Ports, handle: str, container_id: str) -> None:
+def release_container(ports: Ports, handle: str, container_id: str) -> None:
     """Free a container's addresses, unless what its handle holds is a VM's or another container's:
     network names and ids may contain dots, so that two handles can read the same."""
     for held in ports.ipam.by_handle(handle):

@@ -46,11 +46,11 @@ def find_stale(store: Datastore, node: str, conf: NetConf) -> list[Stale]:
         if (container_id, stored.spec.endpoint) in valid:
             continue
         out.append(Stale(_args_of(stored), True, endpoint.vm_of(stored)))
-    for owner, attribute in _owners(store, node):
+    for owner, attribute in owners_on(store, node):
         container_id = owner.get("container-id", "")
         if container_id and container_id not in known and _belongs(owner, attribute, conf.name):
             known.add(container_id)
-            out.append(_half_made(owner, container_id))
+            out.append(_half_made(owner))
     return out
 
 
@@ -82,7 +82,8 @@ def _sandbox_of(link: Link, network: str) -> str | None:
     return sandbox[1] if sandbox and sandbox[0] == network else None
 
 
-def _owners(store: Datastore, node: str) -> Iterator[tuple[Owner, Attribute]]:
+def owners_on(store: Datastore, node: str) -> Iterator[tuple[Owner, Attribute]]:
+    """Owners of this node in the blocks, each with the attribute that it is in."""
     for version in (4, 6):
         for record in store.list(Blocks(version)).records:
             if not isinstance(record.value, Block):
@@ -114,12 +115,17 @@ def _args_of(stored: WorkloadEndpoint) -> CmdArgs:
     return CmdArgs(spec.container_id, "", spec.endpoint, pod)
 
 
-def _half_made(owner: Owner, container_id: str) -> Stale:
+def args_of(owner: Owner, ifname: str) -> CmdArgs:
+    """The call that made an owner, without the namespace's path."""
+    pod = _pod_args(owner.get("namespace", ""), owner.get("pod", ""), owner.get("pod-uid", ""))
+    return CmdArgs(owner.get("container-id", ""), "", ifname, pod)
+
+
+def _half_made(owner: Owner) -> Stale:
     vm = None
     if owner.get("vmi-name"):
         vm = VMIdentity(owner["vmi-name"], owner.get("vmi-uid", ""), owner.get("vm-uid", ""))
-    pod = _pod_args(owner.get("namespace", ""), owner.get("pod", ""), owner.get("pod-uid", ""))
-    return Stale(CmdArgs(container_id, "", "eth0", pod), False, vm)
+    return Stale(args_of(owner, "eth0"), False, vm)
 
 
 def _pod_args(namespace: str, pod: str, uid: str) -> dict[str, str]:

@@ -183,7 +183,7 @@ def _serve(
         _serve_network(command, conf, plugin)
         return b""
     if command == "ADD":
-        before = chain.previous(conf.prev_result)
+        before = None if conf.is_foreign else chain.previous(conf.prev_result)
         chain.require_chains(before, conf.cni_version)
         result = _verbs(plugin, conf).cmd_add(args, conf).to_wire(conf.cni_version)
         return _json(chain.extended(before, result, conf.cni_version))

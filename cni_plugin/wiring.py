@@ -21,6 +21,7 @@ from cni_plugin.agreement import Agreement
 from cni_plugin.delegate import Delegate, Run, run_program
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.identity import Identifier
+from cni_plugin.ipam_plugin import IPAMPlugin
 from cni_plugin.locks import AttachmentLocks, FileLocks
 from cni_plugin.log import JsonLines
 from cni_plugin.plugin import Plugin
@@ -28,7 +29,7 @@ from cni_plugin.policy_gate import FilePolicyGate, never_ready, nft_table_presen
 from cni_plugin.ports import MTU_FILE, Ports
 from cni_plugin.readiness import answers_well
 from cni_plugin.sections import PolicyConf
-from cni_plugin.skel import INTERNAL_ERROR, Response, dispatch, error_json
+from cni_plugin.skel import INTERNAL_ERROR, PluginVerbs, Response, dispatch, error_json
 from cni_plugin.throttle import DEFAULT_BURST, Throttled
 from cni_plugin.types import MAX_STDIN, NetConf
 from cni_plugin.undo import Log
@@ -75,8 +76,11 @@ class SharedParts:
 
 def build_plugin(
     conf: NetConf, *, shared: SharedParts | None = None, log: Log | None = None
-) -> Plugin:
-    """The plugin for one call. Raises `InvalidConfig`, `InvalidInput`, `Unavailable`."""
+) -> PluginVerbs:
+    """The plugin for one call, or the IPAM for another plugin's.
+
+    Raises `InvalidConfig`, `InvalidInput`, `Unavailable`.
+    """
     parts = shared or _open_parts(conf, log or JsonLines())
     if shared is not None and conf.nodename and conf.nodename != shared.node:
         raise InvalidConfig(
@@ -84,24 +88,26 @@ def build_plugin(
         )
     if shared is not None and shared.agreement is not None:
         shared.agreement.require(conf)
-    ipam = parts.ipam or IPAMClient(parts.store, parts.node, now=_now)
-    return Plugin(
-        Ports(
-            identify=Identifier(parts.kube, lambda: persistence(parts.store, parts.kube).value),
-            ipam=ipam,
-            store=parts.store,
-            kernel=parts.kernel,
-            namespaces=parts.namespaces,
-            policy=FilePolicyGate(Path(conf.endpoint_status_dir), parts.table_ready),
-            locks=parts.locks,
-            node=parts.node,
-            now=_now,
-            monotonic=time.monotonic,
-            log=parts.log,
-            delegate=_delegate(conf, parts),
-            reaches=parts.reaches,
-            mtu_file=parts.mtu_file,
-        )
+    ports = _ports(conf, parts)
+    return IPAMPlugin(ports) if conf.is_foreign else Plugin(ports)
+
+
+def _ports(conf: NetConf, parts: SharedParts) -> Ports:
+    return Ports(
+        identify=Identifier(parts.kube, lambda: persistence(parts.store, parts.kube).value),
+        ipam=parts.ipam or IPAMClient(parts.store, parts.node, now=_now),
+        store=parts.store,
+        kernel=parts.kernel,
+        namespaces=parts.namespaces,
+        policy=FilePolicyGate(Path(conf.endpoint_status_dir), parts.table_ready),
+        locks=parts.locks,
+        node=parts.node,
+        now=_now,
+        monotonic=time.monotonic,
+        log=parts.log,
+        delegate=_delegate(conf, parts),
+        reaches=parts.reaches,
+        mtu_file=parts.mtu_file,
     )
 
 
@@ -248,7 +254,7 @@ def _read_stdin() -> bytes:
 def _answer(stdin: bytes) -> Response:
     log = JsonLines()
 
-    def build(conf: NetConf) -> Plugin:
+    def build(conf: NetConf) -> PluginVerbs:
         log.configure(conf)
         return build_plugin(conf, log=log)
 

@@ -24,8 +24,7 @@ from cni_plugin.agreement import Agreement
 from cni_plugin.calls import CallMetrics
 from cni_plugin.frame import Request, Response
 from cni_plugin.locks import FileLocks
-from cni_plugin.plugin import Plugin
-from cni_plugin.skel import dispatch
+from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
@@ -294,7 +293,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         )
         crew.start("metrics", server.run, server.stop)
 
-    def build(conf: NetConf) -> Plugin:
+    def build(conf: NetConf) -> PluginVerbs:
         return build_plugin(conf, shared=shared)
 
     def answer(request: Request) -> Response:

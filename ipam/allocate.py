@@ -29,7 +29,7 @@ from . import block as blocks
 from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
-from .pools import WORKLOAD, Pool, Wanted, described, eligible, pool_of, serves
+from .pools import WORKLOAD, Lan, Pool, Wanted, described, eligible, pool_of, serves
 from .settings import POOLS, guard_pool
 from .transaction import Transaction
 
@@ -95,9 +95,9 @@ class Allocator:
         plan = self._plan(wanted)
         pools, owned = plan.pools, plan.owned
         decision = (
-            self._first_free(plan)
+            self._first_free(plan, wanted.lan)
             or self._fresh(pools, owned, plan.unfinished)
-            or self._search(pools, owned)
+            or self._search(pools, owned, wanted.lan)
         )
         if decision is None:
             raise NoFreeAddresses(self._exhausted(wanted.version, pools, owned))
@@ -106,7 +106,7 @@ class Allocator:
     def _plan(self, wanted: Wanted) -> Plan:
         """The pools and own blocks for a request, found out once for all that are alike."""
         spaces = frozenset(wanted.namespace_labels.items())
-        kind = (wanted.version, tuple(wanted.requested), spaces, wanted.use)
+        kind = (wanted.version, tuple(wanted.requested), spaces, wanted.use, wanted.lan)
         claims, plan = self.tx.claims, self.plans.get(kind)
         if plan is None or plan.claims != claims:
             pools = plan.pools if plan else eligible(self.pools, wanted)
@@ -192,22 +192,25 @@ class Allocator:
         if block is None or (block.node == self.node and blocks.is_empty(block)):
             self.tidy.append(key)
 
-    def _first_free(self, plan: Plan) -> Pick | None:
+    def _first_free(self, plan: Plan, lan: Lan | None) -> Pick | None:
         for cidr in plan.owned:
             stored = self.tx.glance(BlockKey(cidr), Block)
             if stored is None or stored.deleted or plan.full.get(cidr) is stored:
                 continue
-            if pick := self._pick_in(plan.pools, self._rested(stored)):
+            if pick := self._pick_in(plan.pools, self._rested(stored), lan):
                 return pick
             plan.full[cidr] = stored
         return None
 
-    def _pick_in(self, pools: Sequence[Pool], block: Block) -> Pick | None:
+    def _pick_in(self, pools: Sequence[Pool], block: Block, lan: Lan | None) -> Pick | None:
         pool = pool_of(pools, block.cidr)
-        ordinal = next(blocks.free_ordinals(block, self.reservations.covers), None)
-        if pool is None or ordinal is None:
+        if pool is None:
             return None
-        return Pick(pool, block.cidr, ordinal, block.address(ordinal))
+        for ordinal in blocks.free_ordinals(block, self.reservations.covers):
+            address = block.address(ordinal)
+            if lan is None or not lan.spares(address, block.cidr, pool.cidr):
+                return Pick(pool, block.cidr, ordinal, address)
+        return None
 
     def _fresh(
         self,
@@ -242,12 +245,14 @@ class Allocator:
     def _claimable(self, cidr: IPNetwork) -> bool:
         return _readable(self.tx, AffinityKey(self.node, cidr))
 
-    def _search(self, pools: Sequence[Pool], owned: Sequence[IPNetwork]) -> Pick | Claim | None:
+    def _search(
+        self, pools: Sequence[Pool], owned: Sequence[IPNetwork], lan: Lan | None
+    ) -> Pick | Claim | None:
         """Look at every block: for one of this node without an affinity, for one that may be taken
         over, and only then for one to borrow from."""
         borrowed: Pick | None = None
         for block in self._others(pools):
-            pick = self._pick_in(pools, block)
+            pick = self._pick_in(pools, block, lan)
             if pick is not None and block.node == self.node and block.cidr not in owned:
                 return pick
             if self._may_claim(owned) and (claim := self._take_over(pools, block)):

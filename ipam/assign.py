@@ -123,4 +123,4 @@ class Assignment:
         if address is not None:
             return allocator.pick_address(address, self.owner, self.gone, want.use)
         pools, spaces = want.pools(version), want.namespace_labels
-        return allocator.pick(Wanted(version, pools, allocator.labels, spaces, want.use))
+        return allocator.pick(Wanted(version, pools, allocator.labels, spaces, want.use, want.lan))

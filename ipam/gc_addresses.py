@@ -15,7 +15,7 @@ from libtortie.model.ipam import IPAddress, Owner
 from .gc_cluster import Cluster, PodFacts, PodName
 from .gc_inventory import Allocated
 from .gc_verdicts import Opinion, Unknown, blind, doubt, good
-from .ownership import is_pod
+from .ownership import PLUGIN, is_pod
 
 TUNNELS = frozenset(
     {
@@ -98,7 +98,7 @@ def pod_life(owner: Owner, address: IPAddress, pods: Mapping[PodName, PodFacts] 
 def _reports(what: str, owner: Owner, address: IPAddress, pod: PodFacts) -> Life:
     """Whether a living pod's address is among those it reports, as far as it reports any."""
     container = owner.get("container-id", "")
-    if address in pod.addresses:
+    if address in pod.addresses or PLUGIN in owner:  # of a second network a pod reports nothing
         return Life(True, f"{what} lives and has it")
     if container and container in pod.containers:
         return Life(True, f"{what} lives in the sandbox it was given to")

@@ -17,6 +17,12 @@ from datetime import UTC, datetime
 from libtortie.errors import MigrationRefused, OwnerMismatch
 from libtortie.model.ipam import Owner
 
+PLUGIN = "cni-type"
+"""Owner attribute: the other plugin that asked for the address, and wired it as it likes."""
+
+IFNAME = "ifname"
+"""Owner attribute: the interface that the other plugin asked for."""
+
 OwnerGone = Callable[[Owner], bool]
 """Says whether an owner is proved to exist no longer; False when in doubt."""
 

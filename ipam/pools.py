@@ -65,14 +65,41 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
+class Lan:
+    """One link on which all addresses of a block, or of a pool, are neighbours.
+
+    Its network address, its IPv4 broadcast address and its router's are no host's. Without a
+    `router` of a family that is the first host address: who has to choose one takes it.
+    """
+
+    whole_pool: bool = False
+    routers: frozenset[IPAddress] = frozenset()
+
+    def spares(self, address: IPAddress, block: IPNetwork, pool: IPNetwork) -> bool:
+        """Whether an address is not for hosts."""
+        if address in self.routers:
+            return True
+        link = pool if self.whole_pool else block
+        if link.max_prefixlen - link.prefixlen < 2:  # point to point (RFC 3021)
+            return False
+        spared = {link.network_address}
+        if link.version == 4:
+            spared.add(link.broadcast_address)
+        if all(one.version != link.version for one in self.routers):
+            spared.add(link.network_address + 1)
+        return address in spared
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """The conditions under which a pool is eligible."""
+    """The conditions under which a pool is eligible, and an address in it."""
 
     version: int
     requested: Sequence[str]
     node_labels: Mapping[str, str]
     namespace_labels: Mapping[str, str]
     use: str = WORKLOAD
+    lan: Lan | None = None
 
 
 def parse_pool(resource: IPPool) -> Pool:

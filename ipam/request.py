@@ -10,7 +10,7 @@ from libtortie.model.ipam import IPAddress, Owner
 from libtortie.model.keys import IPNetwork
 
 from .holdings import Holdings
-from .pools import WORKLOAD
+from .pools import WORKLOAD, Lan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class AddressRequest:
 
     `ipv4_pools` and `ipv6_pools` hold pool names or CIDRs; empty means every eligible pool.
     `addresses` are explicit (at most one per family): then these and nothing else are wanted.
-    `use` is what a pool must allow: a workload's address, or a node's own.
+    `use` is what a pool must allow: a workload's address, or a node's own. `lan` is the link the
+    address is for, None where it is routed by itself.
     """
 
     ipv4: bool = True
@@ -29,6 +30,7 @@ class AddressRequest:
     addresses: tuple[IPAddress, ...] = ()
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     use: str = WORKLOAD
+    lan: Lan | None = None
 
     def families(self) -> tuple[int, ...]:
         """The families wanted, IPv4 first. Raises `InvalidInput` for none, or two of one."""

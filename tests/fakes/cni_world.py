@@ -177,8 +177,8 @@ class CniWorld:
         self.programs: list[FakeProgram] = []
         self.pool("pool-4", "10.65.0.0/24")
 
-    def pool(self, name: str, cidr: str) -> None:
-        pool = IPPool(metadata={"name": name}, spec=IPPoolSpec(cidr=cidr))  # type: ignore[arg-type]  # pydantic reads the dict
+    def pool(self, name: str, cidr: str, **spec: Any) -> None:
+        pool = IPPool(metadata={"name": name}, spec=IPPoolSpec(cidr=cidr, **spec))  # type: ignore[arg-type]  # pydantic reads the dict
         self.memory.create(pool.key, pool)
 
     def config(self, **fields: Any) -> None:

@@ -13,8 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cni_plugin.plugin import Plugin
-from cni_plugin.skel import dispatch
+from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.undo import silent
 from cni_plugin.wiring import SharedParts, build_plugin
@@ -69,7 +68,7 @@ class Site:
         answer = dispatch(env, json.dumps(CONF).encode(), self.build)
         return answer.code, json.loads(answer.stdout) if answer.stdout else None
 
-    def build(self, conf: NetConf) -> Plugin:
+    def build(self, conf: NetConf) -> PluginVerbs:
         fake = self.world.node()
         parts = SharedParts(
             store=self.store,

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ipam.gc import Outcome
+from ipam.ownership import PLUGIN
 from libtortie.kube.objects import Meta, Pod, VirtualMachine
 from libtortie.model.keys import BlockKey
-from tests.fakes.gc_world import BOTH, GRACE, Town
-from tests.fakes.ipam_world import vm_pod
+from tests.fakes.gc_world import BOTH, GRACE, V4, Town
+from tests.fakes.ipam_world import plain_pod, vm_pod
 
 KEEP, WAIT, FREE = Outcome.KEEP, Outcome.WAIT, Outcome.FREE
 
@@ -310,3 +311,20 @@ def test_a_tunnel_of_no_node_is_kept(town: Town) -> None:
     town.world.client().assign("t", {"type": TUNNELS[0]}, BOTH)
     town.settle()
     assert len(town.held) == 2
+
+
+def test_an_address_of_a_second_network_is_kept_while_its_pod_lives(town: Town) -> None:
+    """Kubernetes knows only the addresses of a pod's first network."""
+    owner = {**plain_pod("web"), PLUGIN: "macvlan"}
+    (address,) = [one.address for one in town.world.client().assign("lan.c-web", owner, V4)]
+    (other,) = town.run("db")
+    for name in ("web", "db"):
+        town.pod(name, ips=["192.0.2.1"])
+    for later in (0.0, GRACE, GRACE):
+        town.sweep(later=later)
+    assert (town.of(address), str(address) in town.held) == (KEEP, True)
+    assert str(other) not in town.held
+    town.remove_pod("web")
+    for later in (0.0, GRACE, GRACE):
+        town.sweep(later=later)
+    assert str(address) not in town.held

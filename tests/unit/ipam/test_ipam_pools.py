@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
 
-from ipam.pools import Pool, Wanted, eligible, parse_pool, serves, settled
+from ipam.pools import Lan, Pool, Wanted, eligible, parse_pool, serves, settled
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind
 from libtortie.model.resources import IPPool, parse_resource
@@ -158,3 +158,23 @@ def test_a_block_is_a_pools_only_with_its_size() -> None:
     assert serves(block, [one], {"rack": "r1"})
     assert not serves(block, [one], {"rack": "r2"})
     assert not serves(other, [one], {"rack": "r1"})
+
+
+def spared(link: str, *routers: str, whole_pool: bool = False) -> list[str]:
+    """What no host of a link can have; of a pool it is the first block."""
+    block = ip_network(link)
+    around = block.supernet(new_prefix=max(block.prefixlen - 2, 0))
+    lan = Lan(whole_pool, frozenset(ip_address(text) for text in routers))
+    return [str(one) for one in block if lan.spares(one, block, around)]
+
+
+def test_a_links_own_addresses() -> None:
+    assert spared("10.0.0.0/29") == ["10.0.0.0", "10.0.0.1", "10.0.0.7"]
+    assert spared("10.0.0.0/29", "10.0.0.6") == ["10.0.0.0", "10.0.0.6", "10.0.0.7"]
+    assert spared("10.0.0.0/29", "fd00::1") == ["10.0.0.0", "10.0.0.1", "10.0.0.7"]
+    assert spared("fd00::/125") == ["fd00::", "fd00::1"]
+    assert spared("10.0.0.0/29", whole_pool=True) == ["10.0.0.0", "10.0.0.1"]
+    assert spared("10.0.0.8/29", whole_pool=True) == []
+    assert spared("10.0.0.0/31") == []
+    assert spared("10.0.0.0/31", "10.0.0.1") == ["10.0.0.1"]
+    assert spared("10.0.0.0/32") == []

@@ -1,0 +1,182 @@
+"""`tortie-ipam`: our IPAM for another plugin, such as `bridge` or `macvlan` (CNI spec, section 4).
+
+That plugin wires the sandbox and is asked for it; here are only addresses. They are neighbours on
+one link, of a block or of a pool, so the link's own addresses are given to nobody. A VM keeps its
+addresses as on the first network, and each sandbox only frees its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+
+from cni_plugin import detach, gc, seats
+from cni_plugin.annotations import wanted_addresses
+from cni_plugin.attach import Allocations, Attaching
+from cni_plugin.chain import previous
+from cni_plugin.endpoint import place_of
+from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
+from cni_plugin.plugin import LOCK_SECONDS
+from cni_plugin.ports import Ports
+from cni_plugin.skel import CmdArgs
+from cni_plugin.types import NetConf, Result
+from cni_plugin.undo import Undo
+from ipam.client import Allocation
+from ipam.ownership import IFNAME, PLUGIN
+from ipam.pools import Lan, Pool
+from ipam.settings import read_pools
+from ipam.transaction import Transaction
+from libtortie.errors import InvalidInput, TortieError
+from libtortie.kube.objects import LAUNCHER_PREFIX
+from libtortie.linux.port import IPInterface
+from libtortie.model import names
+from libtortie.model.ipam import IPAddress
+
+_FIRST = "eth0"
+"""The interface whose handle is Calico's; others of one network and sandbox have their own."""
+
+
+class IPAMPlugin:
+    """`skel.PluginVerbs`."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    def cmd_add(self, args: CmdArgs, conf: NetConf) -> Result:
+        """Give a sandbox's interface its addresses (CNI spec, ADD)."""
+        p = self._ports
+        workload = p.identify.workload(args, conf)
+        if workload.vm is None:
+            workload = replace(workload, handle_id=handle_of(conf.name, args))
+        with p.locks.hold(_lock_key(conf.name, args), LOCK_SECONDS), ExitStack() as stack:
+            undo = Undo(stack, p.monotonic, p.sleep, p.log)
+            step = Attaching(p, args, conf, workload, place_of(args, p.node), undo)
+            marks = {PLUGIN: conf.type, IFNAME: args.ifname}
+            result = self._result(step.allocate(lan_of(conf), marks), conf)
+            undo.disarm()
+        return result
+
+    def cmd_del(self, args: CmdArgs, conf: NetConf) -> None:
+        """Free the addresses (CNI spec, DEL). Nothing to free is success."""
+        with self._ports.locks.hold(_lock_key(conf.name, args), LOCK_SECONDS):
+            self._take_back(args, conf)
+
+    def cmd_check(self, args: CmdArgs, conf: NetConf) -> None:
+        """Whether the addresses that were given are still the sandbox's. Raises `CheckFailed`."""
+        before = previous(conf.prev_result)
+        if before is None:
+            raise InvalidConfig("prevResult: CHECK needs the result of ADD")
+        told = {ip_interface(str(item.get("address"))).ip for item in before.ips}
+        held = self._held(args, conf)
+        if not held:
+            raise CheckFailed(f"container {args.container_id} has no address of {conf.name}")
+        if not held <= told:
+            missing = ", ".join(sorted(str(one) for one in held - told))
+            raise CheckFailed(f"prevResult lacks {missing}, which the container has")
+
+    def cmd_status(self, conf: NetConf) -> None:
+        """Whether addresses could be given now (CNI spec, STATUS). Raises `NotReady`."""
+        try:
+            self._ports.ipam.rehearse(replace(wanted_addresses({}, {}, conf), lan=lan_of(conf)))
+            self._ports.identify.require_answers()
+        except TortieError as error:
+            raise NotReady(str(error)) from error
+
+    def cmd_gc(self, conf: NetConf) -> None:
+        """Free what sandboxes of this network and node have that are not listed as valid."""
+        p = self._ports
+        valid = conf.valid_attachments
+        if valid is None:
+            return
+        errors: list[TortieError] = []
+        for args in _attachments(p, conf):
+            listed = (args.container_id, args.ifname) in valid
+            if listed or p.locks.busy(_lock_key(conf.name, args)):
+                continue
+            try:
+                self.cmd_del(args, conf)
+            except TortieError as error:
+                errors.append(error)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
+
+    def _take_back(self, args: CmdArgs, conf: NetConf) -> None:
+        p = self._ports
+        detach.release_container(p, handle_of(conf.name, args), args.container_id)
+        for seat in self._seats(args, conf):
+            seats.leave(p, seat)
+
+    def _seats(self, args: CmdArgs, conf: NetConf) -> list[seats.Seat]:
+        """Where the sandbox is a VM's; whose it is, is not asked of the API."""
+        launcher = args.pod.startswith(LAUNCHER_PREFIX)
+        return seats.of_sandbox(self._ports, args, conf.name) if launcher else []
+
+    def _held(self, args: CmdArgs, conf: NetConf) -> frozenset[IPAddress]:
+        """The addresses of which the sandbox is an owner."""
+        handles = [handle_of(conf.name, args), *(handle for handle, _ in self._seats(args, conf))]
+        found = (item for handle in handles for item in self._ports.ipam.by_handle(handle))
+        return frozenset(item.address for item in found if _is_owner(item, args))
+
+    def _result(self, got: Allocations, conf: NetConf) -> Result:
+        gateways = tuple(ip_address(text) for text in conf.ipam.gateway)
+        taken = next((item.address for item in got if item.address in gateways), None)
+        if taken is not None:
+            raise InvalidInput(f"{taken} is ipam.gateway: no pod can have it")
+        pools: Sequence[Pool] = ()
+        if conf.ipam.prefix == "pool":
+            pools, _ = read_pools(Transaction(self._ports.store))
+        return Result(
+            interfaces=(),
+            addresses=tuple(_with_prefix(item, conf, pools) for item in got),
+            gateways=gateways,
+            routes=tuple(route.model_dump(exclude_defaults=True) for route in conf.ipam.routes),
+        )
+
+
+def handle_of(network: str, args: CmdArgs) -> str:
+    """The handle of an interface's addresses, unless they are a VM's."""
+    handle = names.container_handle(network, args.container_id)
+    return handle if args.ifname == _FIRST else f"{handle}.{args.ifname}"
+
+
+def lan_of(conf: NetConf) -> Lan | None:
+    """The link that the addresses are for; None where each is routed by itself."""
+    if conf.ipam.prefix == "host":
+        return None
+    routers = frozenset(ip_address(text) for text in conf.ipam.gateway)
+    return Lan(conf.ipam.prefix == "pool", routers)
+
+
+def _with_prefix(item: Allocation, conf: NetConf, pools: Sequence[Pool]) -> IPInterface:
+    if conf.ipam.prefix == "host":
+        return ip_interface(item.address)
+    link = next((one.cidr for one in pools if item.address in one.cidr), item.block)
+    return ip_interface(f"{item.address}/{link.prefixlen}")
+
+
+def _is_owner(item: Allocation, args: CmdArgs) -> bool:
+    owners = (item.active, item.alternate)
+    return any(owner.get("container-id") == args.container_id for owner in owners)
+
+
+def _lock_key(network: str, args: CmdArgs) -> str:
+    return f"ipam {network} {args.container_id} {args.ifname}"
+
+
+def _attachments(ports: Ports, conf: NetConf) -> list[CmdArgs]:
+    """What other plugins asked for on this node and network, in the words of their calls."""
+    found: dict[tuple[str, str], CmdArgs] = {}
+    for owner, attribute in gc.owners_on(ports.store, ports.node):
+        args = gc.args_of(owner, owner.get(IFNAME, ""))
+        if PLUGIN not in owner or not args.container_id:
+            continue
+        handles = [handle_of(conf.name, args)]
+        if owner.get("vmi-name"):
+            handles = [names.vm_handle(conf.name, args.namespace, owner["vmi-name"])]
+        if attribute.handle_id in handles:
+            found[args.container_id, args.ifname] = args
+    return list(found.values())

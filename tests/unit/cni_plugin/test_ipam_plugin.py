@@ -1,0 +1,365 @@
+"""tortie-ipam: addresses for other plugins, of a LAN, each freed by its own sandbox only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
+from cni_plugin.ipam_plugin import IPAMPlugin
+from cni_plugin.skel import dispatch
+from cni_plugin.types import NetConf, Result
+from cni_plugin.wiring import SharedParts, build_plugin
+from libtortie.errors import InvalidInput, OwnerMismatch, TortieError
+from libtortie.kube.objects import Pod
+from libtortie.model import names
+from libtortie.model.keys import Kind, Resources
+from tests.fakes.cni_world import CniWorld, Faults, Killed, conf
+
+POOLS = Resources(Kind.IP_POOL)
+
+
+class Foreign:
+    """A node on which `bridge` asks our IPAM."""
+
+    def __init__(self, world: CniWorld, node: str = "node1", **ipam: Any) -> None:
+        self.world = world
+        self.node = world.node(node)
+        self.plugin = IPAMPlugin(self.node.ports())
+        self.ipam = ipam
+
+    def conf(self, **more: Any) -> NetConf:
+        return conf(
+            **{"name": "lan", "type": "bridge", "isGateway": True, **self.section(), **more}
+        )
+
+    def section(self) -> dict[str, Any]:
+        return {"ipam": {"type": "tortie-ipam", **self.ipam}}
+
+    def add(self, pod: str, container: str, ifname: str = "eth0", **more: Any) -> Result:
+        args = self.node.args(pod, container, ifname=ifname)
+        return self.plugin.cmd_add(args, self.conf(**more))
+
+    def delete(self, pod: str, container: str, ifname: str = "eth0") -> None:
+        self.plugin.cmd_del(self.node.args(pod, container, ifname=ifname), self.conf())
+
+    def gc(self, *valid: tuple[str, str]) -> None:
+        listed = [{"containerID": one, "ifname": name} for one, name in valid]
+        self.plugin.cmd_gc(self.conf(**{"cni.dev/valid-attachments": listed}))
+
+
+@pytest.fixture
+def lan(world: CniWorld) -> Foreign:
+    return Foreign(world)
+
+
+def pods(world: CniWorld, count: int) -> None:
+    for number in range(count):
+        world.put_pod(f"web-{number}")
+
+
+def addresses(result: Result) -> list[str]:
+    return [str(one) for one in result.addresses]
+
+
+def test_an_address_with_its_blocks_prefix_and_no_interface(world: CniWorld, lan: Foreign) -> None:
+    pods(world, 1)
+    wire = lan.add("web-0", "c1").to_wire("1.0.0")
+    assert wire == {"cniVersion": "1.0.0", "ips": [{"address": "10.65.0.2/26"}], "dns": {}}
+    assert lan.add("web-0", "c1").to_wire("0.2.0")["ip4"] == {"ip": "10.65.0.2/26"}
+    assert world.allocated() == {"10.65.0.2": "lan.c1"}
+    assert world.endpoints() == []
+    assert lan.node.veths() == {}, "the other plugin wires"
+    lan.delete("web-0", "c1")
+    lan.delete("web-0", "c1")
+    assert world.nothing_left()
+
+
+def test_the_links_own_addresses_are_nobodys(world: CniWorld) -> None:
+    """Its network, its broadcast and its router's address: `bridge` takes the first one."""
+    world.memory.delete(next(iter(world.memory.list(POOLS).records)).key)
+    world.pool("small", "10.65.9.0/29", blockSize=29)
+    lan = Foreign(world)
+    pods(world, 6)
+    given = [lan.add(f"web-{number}", f"c{number}") for number in range(5)]
+    assert [text for one in given for text in addresses(one)] == [
+        f"10.65.9.{last}/29" for last in range(2, 7)
+    ]
+    with pytest.raises(TortieError, match="no free IPv4 address"):
+        lan.add("web-5", "c5")
+    lan.delete("web-3", "c3")
+    assert addresses(lan.add("web-5", "c5")) == ["10.65.9.5/29"]
+
+
+def test_gateway_routes_and_the_pools_prefix(world: CniWorld) -> None:
+    routes = [{"dst": "0.0.0.0/0"}, {"dst": "10.0.0.0/8", "gw": "10.65.0.9"}]
+    lan = Foreign(world, prefix="pool", gateway="10.65.0.2", routes=routes)
+    pods(world, 2)
+    wire = lan.add("web-0", "c0").to_wire("1.0.0")
+    assert wire["ips"] == [{"address": "10.65.0.1/24", "gateway": "10.65.0.2"}]
+    assert wire["routes"] == routes
+    assert addresses(lan.add("web-1", "c1")) == ["10.65.0.3/24"], "not the gateway's"
+    node2 = Foreign(world, "node2", prefix="pool", gateway="10.65.0.2")
+    world.put_pod("far")
+    assert (
+        node2.add("far", "c9").addresses[0].network == lan.add("web-0", "c0").addresses[0].network
+    )
+
+
+def test_the_gateway_cannot_be_asked_for(world: CniWorld) -> None:
+    lan = Foreign(world, gateway="10.65.0.2")
+    notes = {"cni.projectcalico.org/ipAddrs": '["10.65.0.2"]'}
+    world.put_pod("web-0", annotations=notes)
+    with pytest.raises(InvalidInput, match=r"10\.65\.0\.2 is ipam\.gateway"):
+        lan.add("web-0", "c1")
+    assert world.nothing_left()
+
+
+def test_addresses_that_are_routed_by_themselves(world: CniWorld) -> None:
+    lan = Foreign(world, prefix="host")
+    pods(world, 1)
+    assert addresses(lan.add("web-0", "c1")) == ["10.65.0.0/32"]
+
+
+def test_dual_stack(world: CniWorld) -> None:
+    world.pool("pool-6", "fd00:10:65::/112")
+    lan = Foreign(world, assign_ipv6="true", gateway=["10.65.0.1", "fd00:10:65::1"])
+    pods(world, 1)
+    wire = lan.add("web-0", "c1").to_wire("0.4.0")
+    (four, six) = wire["ips"]
+    assert four == {"version": "4", "address": "10.65.0.2/26", "gateway": "10.65.0.1"}
+    assert (six["version"], six["gateway"]) == ("6", "fd00:10:65::1")
+    assert six["address"].endswith("/122")
+    lan.delete("web-0", "c1")
+    assert world.nothing_left()
+
+
+def test_two_interfaces_of_one_sandbox_have_addresses_of_their_own(
+    world: CniWorld, lan: Foreign
+) -> None:
+    pods(world, 1)
+    first, second = lan.add("web-0", "c1"), lan.add("web-0", "c1", "net1")
+    assert first.addresses != second.addresses
+    assert lan.add("web-0", "c1", "net1") == second
+    lan.delete("web-0", "c1", "net1")
+    assert set(world.allocated()) == {str(first.addresses[0].ip)}
+
+
+def test_other_sandboxes_and_networks_are_left_alone(world: CniWorld, lan: Foreign) -> None:
+    pods(world, 2)
+    world.node().add("web-0", "c1")
+    lan.add("web-0", "c1")
+    lan.add("web-1", "c2")
+    lan.delete("web-0", "c1")
+    assert set(world.allocated().values()) == {"k8s-pod-network.c1", "lan.c2"}
+
+
+def test_containers_without_a_pod(world: CniWorld, lan: Foreign) -> None:
+    assert addresses(lan.add("", "c1")) == ["10.65.0.2/26"]
+    lan.delete("", "c1")
+    assert world.nothing_left()
+
+
+def test_a_vm_keeps_its_addresses_on_every_network(world: CniWorld, lan: Foreign) -> None:
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    first = lan.add("virt-launcher-db-a", "c1", "net1")
+    handle = names.vm_handle("lan", "default", "db")
+    assert set(world.allocated().values()) == {handle}
+    world.put_migration("m1")
+    world.put_launcher("virt-launcher-db-b", migration="m1")
+    other = Foreign(world, "node2")
+    assert other.add("virt-launcher-db-b", "c2", "net1").addresses == first.addresses
+    lan.delete("virt-launcher-db-a", "c1", "net1")
+    assert set(world.allocated().values()) == {handle}
+    other.delete("virt-launcher-db-b", "c2", "net1")
+    assert set(world.allocated().values()) == {handle}, "the VM is stopped, not deleted"
+    world.put_vm(generation=2)
+    world.put_launcher("virt-launcher-db-c", generation=2)
+    assert lan.add("virt-launcher-db-c", "c3", "net1").addresses == first.addresses
+
+
+def test_a_second_pod_of_a_live_vm_is_refused(world: CniWorld, lan: Foreign) -> None:
+    world.put_vm()
+    for name in "ab":
+        world.put_launcher(f"virt-launcher-db-{name}")
+    lan.add("virt-launcher-db-a", "c1", "net1")
+    with pytest.raises(OwnerMismatch):
+        lan.add("virt-launcher-db-b", "c2", "net1")
+
+
+def test_check(world: CniWorld, lan: Foreign) -> None:
+    pods(world, 2)
+    result = lan.add("web-0", "c1").to_wire("1.1.0")
+    args = lan.node.args("web-0", "c1")
+    lan.plugin.cmd_check(args, lan.conf(prevResult=result))
+    more = {**result, "ips": [*result["ips"], {"address": "192.0.2.1/24"}]}
+    lan.plugin.cmd_check(args, lan.conf(prevResult=more))
+    with pytest.raises(CheckFailed, match=r"prevResult lacks 10\.65\.0\.2"):
+        lan.plugin.cmd_check(args, lan.conf(prevResult={**result, "ips": more["ips"][1:]}))
+    with pytest.raises(InvalidConfig, match="CHECK needs"):
+        lan.plugin.cmd_check(args, lan.conf())
+    lan.delete("web-0", "c1")
+    with pytest.raises(CheckFailed, match="container c1 has no address of lan"):
+        lan.plugin.cmd_check(args, lan.conf(prevResult=result))
+
+
+def test_gc_frees_what_is_not_listed_of_this_network_and_node(
+    world: CniWorld, lan: Foreign
+) -> None:
+    pods(world, 4)
+    kept = lan.add("web-0", "c0")
+    lan.add("web-1", "c1")
+    lan.add("web-0", "c0", "net1")
+    world.node().add("web-2", "c2")
+    Foreign(world, "node2").add("web-3", "c3")
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    lan.add("virt-launcher-db-a", "c5", "net1")
+    lan.gc(("c0", "eth0"))
+    held = world.allocated()
+    assert held[str(kept.addresses[0].ip)] == "lan.c0"
+    assert sorted(held.values()) == [
+        "k8s-pod-network.c2",
+        "lan.c0",
+        "lan.c3",
+        "lan.vmi.default.db",
+    ]
+    assert lan.node.ipam.seats_of("c5") == (), "the VM keeps its address, the sandbox its seat not"
+    lan.plugin.cmd_gc(lan.conf())
+    assert world.allocated() == held, "without a list nobody is stale"
+
+
+def test_gc_of_the_first_network_leaves_other_plugins_addresses(
+    world: CniWorld, lan: Foreign
+) -> None:
+    pods(world, 1)
+    lan.add("web-0", "c0")
+    world.node().gc()
+    assert list(world.allocated().values()) == ["lan.c0"]
+
+
+def test_status(world: CniWorld, lan: Foreign) -> None:
+    lan.node.gate.is_ready = False
+    lan.plugin.cmd_status(lan.conf())
+    world.faults = Faults(frozenset(range(1, 100)))
+    with pytest.raises(NotReady, match="injected"):
+        lan.plugin.cmd_status(lan.conf())
+
+
+def ordinary(world: CniWorld) -> tuple[str, str]:
+    world.put_pod("web-0")
+    return "web-0", "c1"
+
+
+def launcher(world: CniWorld) -> tuple[str, str]:
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    return "virt-launcher-db-a", "c1"
+
+
+@pytest.mark.parametrize("case", [ordinary, launcher])
+@pytest.mark.parametrize("further", [(), (1,), (1, 2, 3)], ids=str)
+def test_failing_at_every_step_and_in_the_undo_leaves_nothing(
+    tmp_path: Path, case: Callable[[CniWorld], tuple[str, str]], further: tuple[int, ...]
+) -> None:
+    failures, k = 0, 0
+    while True:
+        k += 1
+        world = CniWorld(tmp_path / f"{k}")
+        world.pool("pool-6", "fd00:10:65::/112")
+        lan = Foreign(world, assign_ipv6=True)
+        pod, container = case(world)
+        world.faults = Faults(frozenset({k, *(k + more for more in further)}))
+        try:
+            lan.add(pod, container)
+        except TortieError:
+            failures += 1
+            assert world.nothing_left(), (k, world.faults.seen)
+        if world.faults.steps < k:
+            break
+    assert failures >= 3, "IPAM's own retries explain the rest"
+
+
+@pytest.mark.parametrize("case", [ordinary, launcher])
+def test_killed_at_every_step_a_repeat_completes_and_del_frees(
+    tmp_path: Path, case: Callable[[CniWorld], tuple[str, str]]
+) -> None:
+    k, killed = 0, True
+    while killed:
+        k += 1
+        world = CniWorld(tmp_path / f"{k}")
+        lan = Foreign(world)
+        pod, container = case(world)
+        world.faults = Faults(frozenset({k}), kill=True)
+        try:
+            lan.add(pod, container)
+            killed = False
+        except Killed:
+            pass
+        world.faults = Faults()
+        result = lan.add(pod, container)
+        assert set(world.allocated()) == {str(one.ip) for one in result.addresses}
+        lan.delete(pod, container)
+        if case is ordinary:
+            assert world.nothing_left(), k
+    assert k > 5
+
+
+def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
+    """By the configuration alone: the executable's name does not reach the agent."""
+    node = world.node()
+    parts = SharedParts(
+        store=world.store,
+        kube=world.kube,
+        kernel=node.kernel,
+        node="node1",
+        table_ready=lambda: False,
+        log=node.ports().log,
+        namespaces=node.machine,
+        locks=node.locks,
+    )
+    world.put_pod("web-0")
+
+    def call(verb: str, **more: Any) -> tuple[int, Any]:
+        env = {
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": "c1",
+            "CNI_NETNS": node.netns("c1"),
+            "CNI_IFNAME": "eth0",
+            "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0",
+            "CNI_PATH": "/opt/cni/bin",
+        }
+        body = {
+            "cniVersion": "1.1.0",
+            "name": "lan",
+            "type": "macvlan",
+            "master": "eth0",
+            "mode": "bridge",
+            "ipam": {"type": "calico-ipam"},
+            **more,
+        }
+        stdin = json.dumps(body).encode()
+        answer = dispatch(env, stdin, lambda parsed: build_plugin(parsed, shared=parts))
+        return answer.code, json.loads(answer.stdout) if answer.stdout else None
+
+    before = {"cniVersion": "1.1.0", "interfaces": [{"name": "x"}], "ips": []}
+    code, body = call("ADD", prevResult=before)
+    assert (code, body) == (
+        0,
+        {"cniVersion": "1.1.0", "ips": [{"address": "10.65.0.2/26"}], "dns": {}},
+    )
+    assert call("CHECK", prevResult=body) == (0, None)
+    assert call("STATUS") == (0, None)
+    assert "1.1.0" in call("VERSION")[1]["supportedVersions"]
+    assert call("GC", **{"cni.dev/valid-attachments": []}) == (0, None)
+    assert world.allocated() == {}
+    assert call("DEL") == (0, None)
+    world.kube.remove(Pod, "web-0", "default")
+    assert call("DEL") == (0, None)
+    code, body = call("ADD", ipam={"type": "host-local"})
+    assert (code, body["code"]) == (1, 7)
