@@ -83,13 +83,20 @@ def test_install_and_uninstall(host: Host) -> None:
     }
     program, _ = host.files()["opt/cni/bin/tortie"]
     assert program.startswith(b"\x7fELF"), "built by `make shim`"
-    assert str(Path(sys.executable).with_name("tortie-cni")).encode() in program
+    assert b"/opt/tortie/bin/tortie-cni" in program
     before = host.files()
     host("install")
     assert host.files() == before
     host("uninstall")
     assert host.files() == {}
     host("uninstall")
+
+
+def test_on_the_node_itself_this_installations_fallback_is_run(host: Host) -> None:
+    places = ["--bin-dir", str(host.bins), "--conf-dir", str(host.confs), "-c", str(host.config)]
+    CliRunner().invoke(main, ["node", "install", *places], catch_exceptions=False)
+    program, _ = host.files()["opt/cni/bin/tortie"]
+    assert str(Path(sys.executable).with_name("tortie-cni")).encode() in program
 
 
 def test_places_and_constants(host: Host) -> None:

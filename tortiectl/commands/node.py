@@ -95,7 +95,8 @@ def node() -> None:
     default="",
     metavar="PATH",
     callback=not_empty,
-    help="What to run while no agent listens.  [default: tortie-cni beside this program]",
+    help="What to run while no agent listens.  [default: tortie-cni beside this program, with "
+    "--root /opt/tortie/bin/tortie-cni]",
 )
 @click.option(
     "--python",
@@ -140,7 +141,7 @@ def install(
         _below(root, conf_dir),
         program=program(
             Front(shim),
-            fallback=fallback or _fallback(),
+            fallback=fallback or _fallback(root),
             python=python,
             root=Path(root),
             **sockets,
@@ -215,9 +216,11 @@ def _setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _fallback() -> str:
-    """The fallback of this installation: beside this interpreter, else on PATH."""
+def _fallback(root: str) -> str:
+    """The fallback of this installation, or where a node that is not ours may have one."""
     from cni_plugin import shim
 
+    if Path(root) != Path("/"):
+        return shim.FALLBACK
     beside = Path(sys.executable).with_name("tortie-cni")
     return str(beside) if beside.exists() else shutil.which("tortie-cni") or shim.FALLBACK
