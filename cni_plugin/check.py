@@ -123,7 +123,7 @@ def _pod_side(inside: Kernel, host: Link, stored: WorkloadEndpoint, args: CmdArg
     yield from _sysctls(inside, dataplane.pod_sysctls(args.ifname, ipv6=6 in versions), "the pod")
     destinations = giver_of(stored).destinations(with_defaults=False)
     for wanted in dataplane.pod_routes(args.ifname, versions, destinations):
-        routes = inside.routes(version=wanted.dst.version, dst=wanted.dst)
+        routes = inside.routes(dst=wanted.dst)
         if not any(one.ifname == args.ifname and one.gateway == wanted.gateway for one in routes):
             yield f"the pod has no route {wanted.dst} dev {args.ifname}"
 

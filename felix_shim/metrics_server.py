@@ -26,6 +26,7 @@ class MetricsServer:
         self._metrics = metrics
         self._log = log
         self._trouble = Complaint(log, "metrics_not_served")
+        self.complaint = ""
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._server: HTTPServer | None = None
@@ -41,7 +42,8 @@ class MetricsServer:
             try:
                 server = HTTPServer(self._address, self._handler())
             except OSError as error:
-                self._trouble.about(f"port {self._address[1]}: {error}")
+                self.complaint = f"port {self._address[1]}: {error}"
+                self._trouble.about(self.complaint)
                 self._stop.wait(RETRY_SECONDS)
                 continue
             with server:

@@ -1,0 +1,146 @@
+"""The agent's metrics are of calls as they were; CHECK on a real node."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from felix_shim import metrics_server
+from felix_shim.jsonlog import NullLog
+from felix_shim.metrics_server import MetricsServer
+from libtortie.linux.netns import Netns
+from libtortie.metrics import CONTENT_TYPE, Counter
+from tests.fakes.called_node import CalledNode
+from tests.fakes.fresh_names import fresh_name
+from tests.fakes.node_process import ip, until
+
+pytestmark = pytest.mark.root
+PORT = 9091
+
+
+@contextmanager
+def serving(port: int = 0) -> Iterator[MetricsServer]:
+    """A server in this process, on a free port."""
+    counter = Counter("a_total", "A.")
+    server = MetricsServer("127.0.0.1", port, [counter], NullLog())
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def scrape(port: int, path: str = "/metrics") -> tuple[str, str]:
+    """The content type and body of a scrape. Raises HTTPError."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_one_path_and_no_other() -> None:
+    with serving() as server:
+        port = until("it listens", lambda: server.port)
+        assert scrape(port) == (
+            CONTENT_TYPE,
+            "# HELP a_total A.\n# TYPE a_total counter\na_total 0\n",
+        )
+        assert scrape(port, "/metrics?x=1")[0] == CONTENT_TYPE
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            scrape(port, "/")
+
+
+def test_a_scraper_that_says_nothing_does_not_keep_others_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 0.2)
+    with serving() as server:
+        port = until("it listens", lambda: server.port)
+        with (
+            socket.create_connection(("127.0.0.1", port)),
+            closing(socket.create_connection(("127.0.0.1", port))) as rude,
+        ):
+            rude.sendall(b"GET /metrics HTTP/1.1\r\n")
+            assert "a_total" in scrape(port)[1]
+
+
+def test_a_port_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "RETRY_SECONDS", 0.05)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = int(other.getsockname()[1])
+        with serving(port) as server:
+            until("it met the other", lambda: server.complaint)
+            other.close()
+            assert until("it listens", lambda: server.port) == port
+
+
+def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:
+    node = CalledNode(tmp_path, fresh_name("am"), metrics_port=PORT)
+    with closing(node):
+        node.world.put_pod("web-0")
+        node.start()
+        added = node.done("ADD", "web-0", "c1")
+        assert node.done("STATUS", "web-0", "c1").body is None
+        node.done("CHECK", "web-0", "c1", prevResult=added.body)
+        body = scraped(node)
+        assert 'tortie_cni_calls_total{command="ADD",code="0"} 1' in body
+        for phase in ("lock", "identity", "ipam", "wiring", "endpoint", "policy_wait"):
+            assert f'tortie_cni_phase_seconds_count{{command="ADD",phase="{phase}"}} 1' in body
+        (line,) = node.lines("cni_add")
+        assert line["pod"] == "web-0"
+        assert line["ipam_ms"] > 0
+        spoil(node, added.body)
+        stranger = node.call("ADD", "nobody", "c2")
+        assert stranger.code == 101
+        assert 'tortie_cni_refusals_total{reason="identity"} 1' in scraped(node)
+        (line,) = node.lines("cni_error")[-1:]
+        assert (line["pod"], line["code"]) == ("nobody", 101)
+
+
+def scraped(node: CalledNode) -> str:
+    """What the agent's port says."""
+    return Netns(deadline=90).call(f"/run/netns/{node.name}", lambda: scrape(PORT)[1])
+
+
+def spoil(node: CalledNode, added: Any) -> None:
+    """CHECK names everything that is wrong, with the agent and without."""
+    sandbox = node.sandbox("c1").rpartition("/")[2]
+    address = added["ips"][0]["address"]
+    for words in (("route", "del", "default"), ("address", "del", address, "dev", "eth0")):
+        ip("-n", sandbox, *words)
+    answer = node.call("CHECK", "web-0", "c1", prevResult=added)
+    assert answer.code == 110
+    for text in (f", not {address}", "the pod has no route 0.0.0.0/0 dev eth0"):
+        assert text in answer.body["details"], answer.body
+
+
+def test_without_agent_and_rules_check_and_status_say_so(tmp_path: Path) -> None:
+    node = CalledNode(tmp_path, fresh_name("ar"))
+    with closing(node):
+        node.world.put_pod("web-0")
+        node.start()
+        added = node.done("ADD", "web-0", "c1")
+        node.stop()
+        node.done("CHECK", "web-0", "c1", prevResult=added.body)
+        assert node.done("STATUS", "web-0", "c1").body is None, "the rules are still there"
+        nft = ["nsenter", f"--net=/run/netns/{node.name}", "nft", "flush", "ruleset"]
+        subprocess.run(nft, check=True, capture_output=True)
+        answer = node.call("CHECK", "web-0", "c1", prevResult=added.body)
+        assert (answer.code, "no rules for" in answer.body["msg"]) == (110, True), answer.body
+        assert node.call("STATUS", "web-0", "c1").code == 51
+        assert node.call("ADD", "web-0", "c2").code == 11
+        node.done("DEL", "web-0", "c1")
+        assert node.call("STATUS", "web-0", "c1").code == 50
