@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from cni_plugin import frame, shim
-from cni_plugin.program import Front
+from cni_plugin.durable import replace_file
+from cni_plugin.program import SOCKET, Front
 from cni_plugin.skel import dispatch
 from tests.fakes.shim_node import CONF, ENV, SECONDS, ShimNode, error_of, serving
 
@@ -145,6 +147,28 @@ def test_no_agent_and_no_fallback_is_try_again_and_says_why(node: ShimNode) -> N
     assert why() == "Permission denied"
     node.fallback.chmod(0o755)
     assert why() == "its interpreter is missing"
+
+
+def test_the_fallback_inherits_what_the_runtime_gave(node: ShimNode) -> None:
+    """No socket of ours among its files."""
+    script = f"#!{sys.executable}\nimport os\nprint(sorted(os.listdir('/proc/self/fd')))\n"
+    replace_file(node.fallback, script.encode(), 0o755)
+    direct = subprocess.run([node.fallback], stdin=subprocess.PIPE, stdout=-1, check=True)
+    assert node.run().stdout == direct.stdout
+
+
+def test_an_error_is_json_whatever_is_in_it(node: ShimNode) -> None:
+    """A constant that no installer sets."""
+    odd, socket_path = '/no/"\\\n\x01\x7f%s', str(node.socket)
+    if node.front is Front.NATIVE:
+        made = SOCKET.filled(node.program.read_bytes(), odd)
+    else:
+        text = node.program.read_text()
+        made = text.replace(f'"{socket_path}"', repr(odd)).encode()
+    replace_file(node.program, made, 0o755)
+    code, message, _ = error_of(node.run())
+    assert code == 11
+    assert message.startswith("no agent listens at /no/?????%s and ")
 
 
 @pytest.mark.parametrize(
