@@ -117,13 +117,13 @@ class Delegate:
         program = find(self.kind, self.conf.plugin_dirs)
         env = _environment(verb, args, self.conf)
         version = self.conf.cni_version
+        if args is None and self._spoken(program, env) != version:
+            return b""  # GC and STATUS came with that version
         body = self._body(verb)
         done = self.run(program, env, _encoded(body, version))
         error = _error(done)
-        if error is not None and error["code"] == _INCOMPATIBLE:
+        if args is not None and error is not None and error["code"] == _INCOMPATIBLE:
             version = self._spoken(program, env)
-            if args is None and version != self.conf.cni_version:
-                return b""  # GC and STATUS came with the newest version
             done = self.run(program, env, _encoded(body, version))
             error = _error(done)
         if error is None:

@@ -59,6 +59,8 @@ class FakeProgram:
         self.asked.append((verb, dict(env), body))
         if verb == "VERSION":
             return _answer({"cniVersion": "1.0.0", "supportedVersions": list(self.versions)})
+        if verb in ("GC", "STATUS") and "1.1.0" not in self.versions and "CNI_IFNAME" not in env:
+            return _refusal(3, "missing containerID")  # it looks at that first
         known = body["cniVersion"] in self.versions
         if not known:
             return _refusal(1, f"incompatible CNI versions: plugin supports {self.versions}")
