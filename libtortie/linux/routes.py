@@ -11,12 +11,9 @@ import struct
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from socket import AF_INET, AF_INET6
-from typing import Any
-
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from libtortie.linux.port import IPNetwork, Route, RouteType
-from libtortie.linux.wire import ATTRIBUTE, attributes, encode, family_of, u32
+from libtortie.linux.wire import ATTRIBUTE, attribute, attributes, family_of, number, u32
 from libtortie.model.ipam import IPAddress
 
 IP6_RT_PRIO_USER = 1024
@@ -28,6 +25,7 @@ _RTM_F_CLONED = 0x200
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 4, 5, 6
 _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA = 9, 15, 18
 _RTMSG = struct.Struct("=BBBBBBBBI")
+_FAMILY = struct.Struct("=H")
 _TYPES = {RouteType.UNICAST: 1, RouteType.BLACKHOLE: 6}
 _TYPE_OF = {number: kind for kind, number in _TYPES.items()}
 
@@ -43,36 +41,33 @@ def effective_priority(route: Route) -> int:
 
 def route_query(version: int, table: int, *, ifindex: int = 0) -> bytes:
     """RTM_GETROUTE dump of one table, filtered by the kernel (strict checking is on)."""
-    attrs: list[tuple[str, Any]] = [("RTA_TABLE", table)]
-    if ifindex:
-        attrs.append(("RTA_OIF", ifindex))
-    fields = {"family": family_of(version), "table": _table_field(table)}
-    return encode(rtmsg, fields, attrs)
+    header = _RTMSG.pack(family_of(version), 0, 0, 0, _table_field(table), 0, 0, 0, 0)
+    return header + number(_RTA_TABLE, table) + (number(_RTA_OIF, ifindex) if ifindex else b"")
 
 
 def route_addition(route: Route, ifindex: int) -> bytes:
     """RTM_NEWROUTE."""
     scope = _SCOPE_LINK if route.link_scope and route.dst.version == 4 else _SCOPE_UNIVERSE
-    fields = {
-        **_route_key(route),
-        "proto": int(route.proto),
-        "scope": scope,
-        "type": _TYPES[route.type],
-        "flags": _RTNH_F_ONLINK if route.onlink else 0,
-    }
-    attrs = _route_attributes(route, ifindex)
-    if route.gateway is not None and route.gateway.version == route.dst.version:
-        attrs.append(("RTA_GATEWAY", str(route.gateway)))
-    elif route.gateway is not None:
-        via = {"family": family_of(route.gateway.version), "addr": str(route.gateway)}
-        attrs.append(("RTA_VIA", via))
-    return encode(rtmsg, fields, attrs)
+    header = _header(
+        route,
+        proto=int(route.proto),
+        scope=scope,
+        kind=_TYPES[route.type],
+        flags=_RTNH_F_ONLINK if route.onlink else 0,
+    )
+    gateway = route.gateway
+    if gateway is None:
+        hop = b""
+    elif gateway.version == route.dst.version:
+        hop = attribute(_RTA_GATEWAY, gateway.packed)
+    else:  # struct rtvia: family, address
+        hop = attribute(_RTA_VIA, _FAMILY.pack(family_of(gateway.version)) + gateway.packed)
+    return header + _route_attributes(route, ifindex) + hop
 
 
 def route_deletion(route: Route, ifindex: int) -> bytes:
     """RTM_DELROUTE by key alone: any type, scope, protocol and next hop; `ifindex` 0: any link."""
-    fields = {**_route_key(route), "scope": _SCOPE_NOWHERE}
-    return encode(rtmsg, fields, _route_attributes(route, ifindex))
+    return _header(route, scope=_SCOPE_NOWHERE) + _route_attributes(route, ifindex)
 
 
 def route_mark(dst: IPNetwork) -> bytes | None:
@@ -113,24 +108,23 @@ def parse_route(body: memoryview, ifname: Callable[[int], str]) -> Route | None:
     )
 
 
-def _route_key(route: Route) -> dict[str, int]:
-    return {
-        "family": family_of(route.dst.version),
-        "dst_len": route.dst.prefixlen,
-        "table": _table_field(route.table),
-    }
+def _header(
+    route: Route, *, proto: int = 0, scope: int = 0, kind: int = 0, flags: int = 0
+) -> bytes:
+    """`struct rtmsg`."""
+    family, prefixlen = family_of(route.dst.version), route.dst.prefixlen
+    table = _table_field(route.table)
+    return _RTMSG.pack(family, prefixlen, 0, 0, table, proto, scope, kind, flags)
 
 
-def _route_attributes(route: Route, ifindex: int) -> list[tuple[str, Any]]:
-    attrs: list[tuple[str, Any]] = [("RTA_TABLE", route.table)]
+def _route_attributes(route: Route, ifindex: int) -> bytes:
+    out = number(_RTA_TABLE, route.table)
     if route.dst.prefixlen:
-        attrs.append(("RTA_DST", str(route.dst.network_address)))
+        out += attribute(_RTA_DST, route.dst.network_address.packed)
     if ifindex:
-        attrs.append(("RTA_OIF", ifindex))
+        out += number(_RTA_OIF, ifindex)
     priority = effective_priority(route)
-    if priority:
-        attrs.append(("RTA_PRIORITY", priority))
-    return attrs
+    return out + number(_RTA_PRIORITY, priority) if priority else out
 
 
 @functools.lru_cache(maxsize=1 << 14)
