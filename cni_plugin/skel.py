@@ -250,7 +250,10 @@ def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
         raise InvalidEnvironment(
             f"CNI_IFNAME is {short(ifname)}; want an interface name of at most {_IFNAME_MAX} bytes"
         )
-    return CmdArgs(container_id, netns, ifname, _cni_args(env.get("CNI_ARGS", "")))
+    args = _cni_args(env.get("CNI_ARGS", ""))
+    if command != "DEL":  # what ADD refused has left nothing, and DEL must not fail for it
+        _require_known(args)
+    return CmdArgs(container_id, netns, ifname, args)
 
 
 def _printable(value: str) -> str:
@@ -282,6 +285,27 @@ def _cni_args(text: str) -> dict[str, str]:
         if value and (len(value) > limit or not _kubernetes_name(value, key)):
             raise InvalidEnvironment(f"CNI_ARGS: {key} is {short(value)}, not a Kubernetes name")
     return out
+
+
+_POD_ARGS = ("K8S_POD_NAME", "K8S_POD_NAMESPACE", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID")
+_KNOWN_ARGS = frozenset(("IP", "MAC", "GATEWAY", *_POD_ARGS))
+_BOOLEAN = {"1": True, "true": True, "0": False, "false": False}
+
+
+def _require_known(args: Mapping[str, str]) -> None:
+    """Other arguments are errors, unless the caller says that they may be ignored (CNI convention).
+
+    Raises `InvalidEnvironment`.
+    """
+    ignore = _BOOLEAN.get(args.get("IgnoreUnknown", "0").lower())
+    if ignore is None:
+        given = short(args["IgnoreUnknown"])
+        raise InvalidEnvironment(f"CNI_ARGS: IgnoreUnknown is {given}; want 1, true, 0 or false")
+    unknown = sorted(set(args) - _KNOWN_ARGS - {"IgnoreUnknown"})
+    if unknown and not ignore:
+        raise InvalidEnvironment(
+            f"CNI_ARGS: {short(unknown[0])} is unknown, and IgnoreUnknown is not set"
+        )
 
 
 def _kubernetes_name(value: str, key: str) -> bool:

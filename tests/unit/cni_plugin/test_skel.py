@@ -93,6 +93,28 @@ def test_arguments_are_parsed() -> None:
     assert (plugin.calls[0][1].pod, plugin.calls[0][1].namespace) == ("", "default")
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        "",
+        "IP=10.0.0.1;MAC=02:00:00:00:00:01;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=u",
+        "IgnoreUnknown=1;PORT=7",
+        "PORT=7;IgnoreUnknown=True",
+        "IgnoreUnknown=0",
+    ],
+)
+def test_arguments_that_are_known_or_may_be_ignored(args: str) -> None:
+    plugin = Recorder()
+    assert call(plugin, CNI_ARGS=args)[0].code == 0
+    assert plugin.calls
+
+
+def test_del_takes_any_arguments() -> None:
+    plugin = Recorder()
+    for args in ("PORT=7", "IgnoreUnknown=yes"):
+        assert call(plugin, CNI_COMMAND="DEL", CNI_ARGS=args)[0].code == 0
+
+
 def test_a_factory_gets_the_configuration() -> None:
     plugin, seen = Recorder(), []
 
@@ -174,6 +196,10 @@ def test_no_version_means_the_oldest_for_every_verb_alike() -> None:
         ({"CNI_IFNAME": "a b"}, "CNI_IFNAME"),
         ({"CNI_IFNAME": "eth:0"}, "CNI_IFNAME"),
         ({"CNI_ARGS": "nonsense"}, "CNI_ARGS"),
+        ({"CNI_ARGS": "PORT=7"}, r'"PORT" is unknown, and IgnoreUnknown is not set'),
+        ({"CNI_ARGS": "PORT=7;IgnoreUnknown=0"}, '"PORT" is unknown'),
+        ({"CNI_ARGS": "PORT=7;IgnoreUnknown=FALSE", "CNI_COMMAND": "CHECK"}, '"PORT" is unknown'),
+        ({"CNI_ARGS": "IgnoreUnknown=yes"}, "IgnoreUnknown is"),
         ({"CNI_ARGS": "K8S_POD_NAME=../x;K8S_POD_NAMESPACE=d"}, "K8S_POD_NAME"),
         ({"CNI_ARGS": "K8S_POD_NAME=x;K8S_POD_NAMESPACE=a.b"}, "K8S_POD_NAMESPACE"),
         ({"CNI_ARGS": "K8S_POD_NAME=X;K8S_POD_NAMESPACE=d"}, "K8S_POD_NAME"),
@@ -319,9 +345,12 @@ def test_a_refused_call_is_one_line_too_with_the_pods_name_and_the_phases() -> N
     assert 'tortie_cni_call_seconds_sum{command="ADD"} 6' in text
 
 
+SECRETIVE = "IgnoreUnknown=1;K8S_POD_NAME=p;K8S_POD_NAMESPACE=d;TOKEN=hush"
+
+
 def test_nothing_of_stdin_or_of_a_token_is_told() -> None:
     for plugin in (Recorder(), Recorder(errors.Unavailable("x")), Recorder(ValueError("y"))):
-        lines, _ = told(plugin, CNI_ARGS="K8S_POD_NAME=p;K8S_POD_NAMESPACE=d;TOKEN=hush")
+        lines, _ = told(plugin, CNI_ARGS=SECRETIVE)
         assert "secret" not in str(lines)
         assert "hush" not in str(lines)
 
