@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from ipaddress import ip_network
 
 from felix_shim.drivers.announcements import Watched
@@ -13,7 +14,11 @@ from felix_shim.model import Endpoint, EndpointId
 from felix_shim.owners import Ownership
 from felix_shim.roster import Local
 from ipam.ownership import pod_owner
+from libtortie.model.ipam import IPAddress
 from libtortie.model.names import status_file_name
+
+_REMEMBERED = 4096
+"""Endpoints whose files' names and texts are not made anew for each file that changes."""
 
 _STORED_ALREADY = datetime.fromtimestamp(0, UTC)
 """The time stamp of an owner that is only compared: the one stored at ADD stays."""
@@ -21,20 +26,31 @@ _STORED_ALREADY = datetime.fromtimestamp(0, UTC)
 
 def status_name(endpoint: Endpoint) -> str:
     """Name of the endpoint's status file."""
-    return status_file_name(endpoint.orchestrator, endpoint.workload, endpoint.id.endpoint)
+    return _status_name(endpoint.orchestrator, endpoint.workload, endpoint.id.endpoint)
 
 
 def status_body(endpoint: Endpoint, generation: int) -> str:
     """Calico's fields, and two of ours: the sandbox, and the rules that first had it."""
+    one = endpoint
+    return _status_body(one.interface, one.mac, one.addresses, one.container_id, generation)
+
+
+_status_name = lru_cache(maxsize=_REMEMBERED)(status_file_name)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _status_body(
+    interface: str, mac: str, addresses: tuple[IPAddress, ...], container_id: str, generation: int
+) -> str:
     families: dict[int, list[str]] = {4: [], 6: []}
-    for address in endpoint.addresses:
+    for address in addresses:
         families[address.version].append(str(ip_network(address)))
     body = {
-        "ifaceName": endpoint.interface,
-        "mac": endpoint.mac,
+        "ifaceName": interface,
+        "mac": mac,
         "ipv4Nets": families[4],
         "ipv6Nets": families[6],
-        "containerID": endpoint.container_id,
+        "containerID": container_id,
         "generation": generation,
     }
     return json.dumps({key: value for key, value in body.items() if value})

@@ -5,6 +5,9 @@ the old rules or the new ones. Later ones send only the difference. Every commit
 anyone, raises the kernel's generation by one; when it is not where our last commit left it, the
 tables are read and, unless they are as we left them, replaced whole. Other tables are never read.
 
+What they look like is read only when they have been quiet for a while, for that takes two `nft`
+processes and is long with many pods; if somebody commits before, ours are replaced.
+
 One `nft` process per change costs about 4 ms here (15 when chains are deleted, which nobody waits
 for). libnftables in this process would save 3 of them and put a C parser, without a deadline, into
 the agent.
@@ -15,6 +18,8 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
+import time
+from collections.abc import Callable
 
 from felix_shim.drivers.nftables_text import (
     FIRST_TAG,
@@ -30,6 +35,7 @@ from libtortie.errors import KernelError, first_line
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
+QUIET_SECONDS = 5.0
 _NETLINK_NETFILTER = 12
 _NFT_MSG_GETGEN = (10 << 8) | 16  # NFNL_SUBSYS_NFTABLES
 _NFTA_GEN_ID = 1
@@ -39,12 +45,23 @@ _NLM_F_REQUEST = 1
 class Nftables:
     """Owner of `table inet tortie` and `table arp tortie` in this thread's network namespace.
 
-    Not thread-safe: one lane owns it. `deadline` bounds each nft process, in seconds.
+    Not thread-safe: one lane owns it. `deadline` bounds each nft process, in seconds; `quiet` is
+    how long (s) there must have been no change before the tables are read.
     """
 
-    def __init__(self, *, binary: str = "nft", deadline: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        binary: str = "nft",
+        deadline: float = 10.0,
+        quiet: float = QUIET_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._binary = binary
         self._deadline = deadline
+        self._quiet = quiet
+        self._monotonic = monotonic
+        self._changed = 0.0
         self._applied: PolicySet | None = None
         self._tag = FIRST_TAG
         self._generation: int | None = None
@@ -66,7 +83,7 @@ class Nftables:
             self._replace(desired, generation)
         elif delta := render_delta(self._applied, desired, self._tag):
             self._change(delta, desired, generation)
-        elif self._listing is None and self._generation == generation:
+        elif self._listing is None and self._generation == generation and self._is_quiet():
             self._remember_listing(generation)
         self._healthy = True
 
@@ -83,6 +100,9 @@ class Nftables:
         if same:
             self._generation = generation
         return same
+
+    def _is_quiet(self) -> bool:
+        return self._monotonic() - self._changed >= self._quiet
 
     def _remember_listing(self, generation: int) -> None:
         """Keep what our tables look like, provided nobody committed while we read them."""
@@ -121,7 +141,7 @@ class Nftables:
         """Run one transaction. What the kernel has is unknown until it succeeded."""
         self._applied, self._generation, self._listing = None, None, None
         self._run("-f", "-", text=text)
-        self._applied = desired
+        self._applied, self._changed = desired, self._monotonic()
         now = read_generation()
         if now == generation + 1:  # ours was the only commit
             self._generation = now

@@ -1,7 +1,8 @@
 """Endpoint-status files: the sign for the CNI plugin (and Calico's) that policy is in force.
 
 A file is complete or absent: it is written beside its place, synced and renamed. Strays are left
-alone until the caller is in sync, because before that it cannot know what is one.
+alone until the caller is in sync, because before that it cannot know what is one. A file that is
+still the one that was seen last (inode, size, time of its last write) is not read again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from libtortie.errors import KernelError
 
+Mark = tuple[int, int, int]
+"""Inode, size and time of the last write of a file."""
+
 _TEMPORARY = ".new-"  # no endpoint's file starts with a dot: its name starts with an orchestrator
 
 
@@ -20,6 +24,7 @@ class StatusFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._seen: dict[str, tuple[str, Mark]] = {}
 
     def apply(self, desired: Mapping[str, str], *, in_sync: bool) -> None:
         """Write what is missing or different; with `in_sync`, remove everything else.
@@ -29,15 +34,15 @@ class StatusFiles:
         errors: list[str] = []
         try:
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            present = {entry.name for entry in self._directory.iterdir() if not entry.is_dir()}
+            present = self._present()
         except OSError as error:
             raise KernelError(f"endpoint status directory: {error}") from error
         for name in sorted(desired):
             try:
-                self._ensure(name, desired[name])
+                self._ensure(name, desired[name], present.get(name))
             except OSError as error:
                 errors.append(f"{name}: {error}")
-        for name in sorted(present - desired.keys()) if in_sync else ():
+        for name in sorted(present.keys() - desired.keys()) if in_sync else ():
             try:
                 (self._directory / name).unlink(missing_ok=True)
             except OSError as error:
@@ -52,12 +57,27 @@ class StatusFiles:
         except OSError as error:
             raise KernelError(f"endpoint status file {name}: {error}") from error
 
-    def _ensure(self, name: str, body: str) -> None:
+    def _present(self) -> dict[str, Mark]:
+        """What is in the directory; what was seen and is no more is forgotten."""
+        with os.scandir(self._directory) as entries:
+            present = {
+                entry.name: _mark(entry.stat(follow_symlinks=False))
+                for entry in entries
+                if not entry.is_dir()
+            }
+        self._seen = {name: seen for name, seen in self._seen.items() if name in present}
+        return present
+
+    def _ensure(self, name: str, body: str, mark: Mark | None) -> None:
         if not name or "/" in name or name.startswith("."):
             raise OSError("not a file name of an endpoint")
+        if mark is not None and self._seen.get(name) == (body, mark):
+            return
         path, wanted = self._directory / name, body.encode()
         try:
             if path.read_bytes() == wanted:
+                if mark is not None:
+                    self._seen[name] = body, mark
                 return
         except FileNotFoundError:
             pass
@@ -68,3 +88,8 @@ class StatusFiles:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
+        self._seen[name] = body, _mark(path.lstat())
+
+
+def _mark(found: os.stat_result) -> Mark:
+    return found.st_ino, found.st_size, found.st_mtime_ns

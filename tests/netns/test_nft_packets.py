@@ -87,7 +87,7 @@ def node() -> Iterator[None]:
 
 @pytest.fixture
 def nft(node: None) -> Iterator[Nftables]:
-    driver = Nftables()
+    driver = Nftables(quiet=0.0)
     yield driver
     inside(NODE, flush_ours)
 
@@ -295,6 +295,18 @@ def test_a_tampered_table_is_noticed_and_others_commits_are_not_taken_for_it(
         assert "ttother" in nft_text("list", "tables")
     finally:
         nft_text("delete", "table", "ip", "ttother")
+
+
+def test_the_tables_are_read_when_they_have_been_quiet(nft: Nftables) -> None:
+    now = [100.0]
+    driver = Nftables(monotonic=lambda: now[0])
+    for rules, wait in ((RULES, 0.0), (RULES, 4.9), (policy_set([A]), 4.0), (policy_set([A]), 4.9)):
+        now[0] += wait
+        apply(driver, rules)
+        assert driver._listing is None
+    now[0] += 5.0
+    apply(driver, policy_set([A]))
+    assert driver._listing is not None
 
 
 def test_a_delta_that_fails_becomes_a_replacement(nft: Nftables) -> None:

@@ -60,3 +60,25 @@ def test_a_directory_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KernelError):
         StatusFiles(tmp_path / "file" / "x").apply({NAME: "y"}, in_sync=True)
+
+
+def test_a_file_that_is_still_the_same_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = StatusFiles(tmp_path)
+    files.apply({"a": "1", "b": "2"}, in_sync=True)
+    read: list[str] = []
+    real = Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        read.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    files.apply({"a": "1", "b": "2"}, in_sync=True)
+    assert read == []
+    (tmp_path / "a").write_text("somebody else's")
+    (tmp_path / "b").unlink()
+    files.apply({"a": "1", "b": "2"}, in_sync=True)
+    assert ((tmp_path / "a").read_text(), (tmp_path / "b").read_text()) == ("1", "2")
+    assert "a" in read
