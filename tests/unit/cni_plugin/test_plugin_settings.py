@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from cni_plugin import readiness
 from cni_plugin.errors import AttachmentConflict
 from libtortie.errors import InvalidInput, Unavailable
 from tests.fakes.cni_world import CniNode, CniWorld, conf, started_vm
+from tests.fakes.ipam_program import FakeProgram
 
 P = "cni.projectcalico.org/"
 GATES: dict[str, Any] = {"feature_control": {"ip_addrs_no_ipam": True, "floating_ips": True}}
@@ -190,3 +192,32 @@ def test_an_old_launcher_without_addresses_of_its_own_keeps_ipams(world: CniWorl
     world.node().use(**GATES)
     world.node().add("virt-launcher-db-b", "c2")
     assert world.allocated() == held
+
+
+def test_capabilities_of_the_runtime(world: CniWorld) -> None:
+    """`mac`, `ips` and `ipRanges` are obeyed; what is for later plugins is none of our business."""
+    world.pool("other", "10.67.0.0/24", assignmentMode="Manual")
+    for name in ("web-0", "web-1"):
+        world.put_pod(name)
+    later = {
+        "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
+        "bandwidth": {"ingressRate": 1000, "ingressBurst": 1000},
+        "dns": {"servers": ["10.0.0.10"]},
+    }
+    node = world.node()
+    granted = {"mac": "02:00:00:00:00:07", "ips": ["10.65.0.9/24"], **later}
+    result = node.add("web-0", "c1", conf={"runtimeConfig": granted})
+    assert str(result.addresses[0]) == "10.65.0.9/32"
+    assert result.interfaces[1].mac == "02:00:00:00:00:07"
+    ranges = {"ipRanges": [[{"subnet": "10.67.0.0/24"}]]}
+    result = node.add("web-1", "c2", conf={"runtimeConfig": ranges})
+    assert result.addresses[0].ip in ip_network("10.67.0.0/24")
+
+
+def test_capabilities_reach_a_delegated_ipam(world: CniWorld) -> None:
+    program = FakeProgram(world.directory / "bin")
+    granted = {"ipRanges": [[{"subnet": "10.67.0.0/24", "rangeStart": "10.67.0.9"}]], "other": 1}
+    world.node().use(program, **program.settings(), runtimeConfig=granted)
+    world.put_pod("web-0")
+    world.node().add("web-0", "c1")
+    assert program.asked[0][2]["runtimeConfig"] == granted
