@@ -41,6 +41,7 @@ from libtortie.errors import InvalidInput, Malformed, first_line
 from libtortie.kube.config import KubeConfig, Material, direct, load_kubeconfig
 from libtortie.kube.objects import KubeNode
 from libtortie.kube.port import KubeReader
+from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import IPNetwork, Kernel, Namespaces
 
@@ -134,8 +135,6 @@ def pod_cidrs(kube: KubeReader | None, node: str) -> tuple[IPNetwork, ...]:
 
 
 def _open_parts(conf: NetConf, log: Log) -> SharedParts:
-    from libtortie.linux.netlink import NetlinkKernel  # pyroute2 takes 0.1 s
-
     node = node_name(conf)
     store = open_datastore(
         DatastoreConfig(

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from libtortie.errors import InvalidInput
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -149,6 +147,8 @@ def read_file(path: Path) -> bytes:
 def _parse(path: Path) -> Mapping[str, Any]:
     """YAML to a mapping. The parser's own message may quote secrets: only its place is told."""
     place = ""
+    import yaml  # it takes time, and only a kubeconfig needs it
+
     try:
         document = yaml.safe_load(read_file(path))
     except yaml.MarkedYAMLError as error:

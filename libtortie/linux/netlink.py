@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import errno
 import threading
+from typing import TYPE_CHECKING
 
-from pyroute2.netlink.rtnl import (
+from libtortie.errors import KernelError, NotFound
+from libtortie.linux import routes as route_wire
+from libtortie.linux import sysctl, veth, wire
+from libtortie.linux.channel import Refused
+from libtortie.linux.netns import DEADLINE
+from libtortie.linux.port import MAIN_TABLE, IPInterface, IPNetwork, Link, Route, VethPair
+from libtortie.linux.rtnetlink import (
     RTM_DELROUTE,
     RTM_GETADDR,
     RTM_GETROUTE,
     RTM_NEWADDR,
     RTM_NEWROUTE,
 )
-
-from libtortie.errors import KernelError, NotFound
-from libtortie.linux import routes as route_wire
-from libtortie.linux import sysctl, veth, wire
-from libtortie.linux.channel import Refused
-from libtortie.linux.monitor import Monitor
-from libtortie.linux.netns import DEADLINE
-from libtortie.linux.port import MAIN_TABLE, IPInterface, IPNetwork, Link, Route, VethPair
 from libtortie.linux.space import NLM_F_CREATE, NLM_F_REPLACE, Space
+
+if TYPE_CHECKING:
+    from libtortie.linux.monitor import Monitor
 
 EVENT_BUFFER = 4 << 20
 """Bytes of unread notifications before the kernel drops some: about 10,000 route changes."""
@@ -184,6 +186,8 @@ class NetlinkKernel:
         IPv4 routes that go because their link goes down or away are *not* announced one by one:
         the kernel only sends the link's change.
         """
+        from libtortie.linux.monitor import Monitor  # pyroute2 takes 0.1 s, and ADD needs no events
+
         with self._lock:
             if self._closed:
                 raise KernelError("the kernel adapter is closed")

@@ -13,14 +13,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pyroute2.netlink.rtnl import (
-    RTM_DELLINK,
-    RTM_GETLINK,
-    RTM_GETNSID,
-    RTM_NEWLINK,
-    RTM_NEWNSID,
-)
-
 from libtortie.errors import InvalidInput, NotFound
 from libtortie.linux import wire
 from libtortie.linux.channel import IFNAME_MAX, Channel, Refused, open_socket
@@ -32,6 +24,13 @@ from libtortie.linux.netns import (
     on_thread,
     open_namespace,
     own_identity,
+)
+from libtortie.linux.rtnetlink import (
+    RTM_DELLINK,
+    RTM_GETLINK,
+    RTM_GETNSID,
+    RTM_NEWLINK,
+    RTM_NEWNSID,
 )
 
 T = TypeVar("T")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 import pytest
+from pyroute2.netlink import rtnl  # noqa: TID251  # what ours is compared with
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # noqa: TID251  # what ours is compared with
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg  # noqa: TID251  # what ours is compared with
 from pyroute2.netlink.rtnl.nsidmsg import nsidmsg  # noqa: TID251  # what ours is compared with
 from pyroute2.netlink.rtnl.rtmsg import rtmsg  # noqa: TID251  # what ours is compared with
 
-from libtortie.linux import routes, wire
+from libtortie.linux import routes, rtnetlink, wire
 from libtortie.linux.port import Route, RouteProto, RouteType
 from libtortie.linux.wire import IFF_UP, VethEnd, encode
 
@@ -160,3 +163,17 @@ def test_route_queries(version: int, table: int, ifindex: int) -> None:
         attrs.append(("RTA_OIF", ifindex))
     fields = {"family": wire.family_of(version), "table": 252 if table > 255 else table}
     assert routes.route_query(version, table, ifindex=ifindex) == encode(rtmsg, fields, attrs)
+
+
+def test_numbers() -> None:
+    ours = {name: value for name, value in vars(rtnetlink).items() if name.startswith("RTM_")}
+    assert len(ours) > 10
+    assert ours == {name: getattr(rtnl, name) for name in ours}
+
+
+def test_add_without_the_agent_does_not_pay_for_importing_pyroute2() -> None:
+    code = (
+        "import sys, cni_plugin.wiring, libtortie.linux.netlink; print('pyroute2' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
