@@ -242,7 +242,8 @@ def test_what_add_records_is_what_is_read() -> None:
     value = WorkloadEndpoint.model_validate(wire)
     notes = recorded(WEB, value)
     assert {key: notes[key] for key in ADDED} == ADDED
-    found = read_pod(pod(notes, metadata={"ownerReferences": [OWNER]}))
+    left = {key: text for key, text in notes.items() if text is not None}
+    found = read_pod(pod(left, metadata={"ownerReferences": [OWNER]}))
     assert found.metadata.annotations == VM_NOTES
     assert found.metadata.creation_timestamp == "2026-08-23T00:00:00Z"
     assert found.spec.mac == "02:00:00:00:00:01"
@@ -250,6 +251,31 @@ def test_what_add_records_is_what_is_read() -> None:
         update={"metadata": value.metadata.model_copy(update={"annotations": {}})}
     )
     assert recorded(WEB, plain)[names.ANNOTATION_VMI_NAME] is None
+
+
+def test_floating_addresses_and_source_prefixes_are_the_pods_annotations() -> None:
+    """As Calico reads them; whoever spoils one afterwards has none, and the endpoint stays."""
+    prefix = "cni.projectcalico.org/"
+    own = {prefix + "podIP": "10.250.0.5/32", prefix + "podIPs": "10.250.0.5/32,fd00::5/128"}
+    floating = '["203.0.113.5", "2001:db8::5", "nonsense"]'
+    wishes = {"floatingIPs": floating, "allowedSourcePrefixes": '["198.51.100.0/24", 7]'}
+    spec = read_pod(pod(own | {prefix + name: text for name, text in wishes.items()})).spec
+    assert [(one.internal_ip, one.external_ip) for one in spec.ip_nats] == [
+        ("10.250.0.5", "203.0.113.5"),
+        ("fd00::5", "2001:db8::5"),
+    ]
+    assert spec.allow_spoofed_source_prefixes == ("198.51.100.0/24",)
+    for text in ("", "nonsense", "7", "{}", "[" * 100_000):
+        spec = read_pod(pod(own | {prefix + name: text for name in wishes})).spec
+        assert (spec.ip_nats, spec.allow_spoofed_source_prefixes) == ((), ())
+
+
+def test_who_gave_the_addresses_is_noted_for_that_pod_only() -> None:
+    own = {"cni.projectcalico.org/podIP": "10.250.0.5/32"}
+    own |= {names.ANNOTATION_IPAM: '{"type":"host-local"}'}
+    for uid, kept in (("u-2", True), ("another", False)):
+        value = read_pod(pod(own | {names.ANNOTATION_POD_UID: uid}))
+        assert (names.ANNOTATION_IPAM in value.metadata.annotations) is kept
 
 
 @pytest.mark.parametrize(
