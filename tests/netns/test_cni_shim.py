@@ -188,6 +188,7 @@ def test_an_error_is_json_whatever_is_in_it(node: ShimNode) -> None:
         (b'{"cniVersion":"' + b"2" * 63 + b'"}', "2" * 63),
         (b'{"cniVersion":"' + b"2" * 64 + b'"}', "1.0.0"),
         (b'{"cniVersion":7,"x":"2.0"}', "1.0.0"),
+        (b'{"cniVersion":7,"2.0":"x"}', "1.0.0"),
         (b'{"cniVersion" "2.0"}', "1.0.0"),
         (b'"cniVersion"', "1.0.0"),
         (b'"cniVersion" :', "1.0.0"),
