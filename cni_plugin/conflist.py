@@ -22,7 +22,8 @@ CONFLIST = "10-tortie.conflist"
 _READ = (".conf", ".conflist", ".json")
 _MARK = "_tortie"
 _TEXT = "written by `tortiectl node install`, which replaces and removes it"
-_DATASTORE_KEYS = (
+_SAME_KEYS = (
+    "nodename_file",
     "datastore_type",
     "sqlite_path",
     "sqlite_shared",
@@ -55,7 +56,10 @@ def conflist(settings: Mapping[str, Any]) -> bytes:
 def settings_of(access: Access) -> dict[str, Any]:
     """What makes the plugin's fallback work where the node's agent works. Raises `InvalidInput`."""
     said = access.model_fields_set
-    settings = {key: getattr(access, key) for key in _DATASTORE_KEYS if key in said}
+    settings = {key: getattr(access, key) for key in _SAME_KEYS if key in said}
+    if "run_dir" in said:
+        settings["agent_socket"] = str(access.cni_socket)
+        settings["endpoint_status_dir"] = str(access.status_dir)
     kubeconfig = access.cni_kubeconfig or access.kubeconfig
     if kubeconfig:
         return {**settings, "kubernetes": {"kubeconfig": kubeconfig}}

@@ -94,7 +94,7 @@ def _pools(value: object) -> object:
 class NodeConfig(Access):
     """The agent's configuration; every key has a default that suits a node.
 
-    Where datastore and API are is in `Access`, which other programs read from the same file.
+    What other programs of the node read from the same file is in `Access`.
 
     `ip` is a method of `addresses.py`. Empty `kubeconfig` and `k8s_api_root` mean no Kubernetes
     API: endpoints then have no migration roles.
@@ -103,7 +103,6 @@ class NodeConfig(Access):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodename: str = ""
-    nodename_file: str = "/var/lib/tortie/nodename"
     ip: str = AUTODETECT
     ip_check: bool = True
     as_number: int | None = Field(default=None, ge=1, lt=1 << 32)
@@ -114,7 +113,6 @@ class NodeConfig(Access):
     k8s_node_condition: bool = True
     use_pod_cidr: bool = False
     vm_gone_grace_seconds: float = Field(default=60.0, ge=1.0)
-    run_dir: str = "/run/tortie"
     state_dir: str = "/var/lib/tortie"
     log_file: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -183,19 +181,9 @@ class NodeConfig(Access):
         )
 
     @property
-    def status_dir(self) -> Path:
-        """Where endpoint-status files stand."""
-        return Path(self.run_dir) / "endpoint-status"
-
-    @property
     def mtu_file(self) -> Path:
         """Where the CNI plugin finds the MTU."""
         return Path(self.state_dir) / "mtu"
-
-    @property
-    def cni_socket(self) -> Path:
-        """Where the CNI executable finds the agent."""
-        return Path(self.run_dir) / "cni.sock"
 
     @property
     def state_file(self) -> Path:

@@ -1,4 +1,4 @@
-"""The part of `/etc/tortie/node.yaml` that says where datastore and API are, for other programs.
+"""The part of `/etc/tortie/node.yaml` for others: where datastore, API and the agent are.
 
 The agent alone reads the whole file and judges it; whoever else works on the node reads these keys
 and passes over the rest.
@@ -44,6 +44,8 @@ class Access(BaseModel):
     k8s_token_file: str = ""
     k8s_ca_file: str = ""
     cni_kubeconfig: str = ""
+    nodename_file: str = "/var/lib/tortie/nodename"
+    run_dir: str = "/run/tortie"
     calico_api_group: str = ""
 
     @field_validator("calico_api_group")
@@ -53,6 +55,16 @@ class Access(BaseModel):
             return group_named(value).value if value else ""
         except InvalidInput as error:
             raise ValueError(str(error)) from error
+
+    @property
+    def cni_socket(self) -> Path:
+        """Where the CNI executable finds the agent."""
+        return Path(self.run_dir) / "cni.sock"
+
+    @property
+    def status_dir(self) -> Path:
+        """Where endpoint-status files stand."""
+        return Path(self.run_dir) / "endpoint-status"
 
     def datastore(self, node: str = "") -> DatastoreConfig:
         """The datastore, for a node or (empty) for a tool that is none. Raises `InvalidInput`."""

@@ -101,7 +101,14 @@ def test_on_the_node_itself_this_installations_fallback_is_run(host: Host) -> No
 
 def test_places_and_constants(host: Host) -> None:
     options = ["--bin-dir", "/usr/lib/cni", "--conf-dir", "/etc/net.d", "--shim", "python"]
-    constants = ["--socket", "/run/t/s", "--fallback", "/opt/f", "--python", "/usr/bin/python3"]
+    constants = [
+        "--set",
+        "agent_socket=/run/t/s",
+        "--fallback",
+        "/opt/f",
+        "--python",
+        "/usr/bin/python3",
+    ]
     python = host.root / "usr/bin/python3"
     assert "/usr/bin/python3 is not an executable Python" in host.refuses(*options, *constants)
     python.parent.mkdir(parents=True)
@@ -150,7 +157,11 @@ def test_another_network(host: Host) -> None:
         (["--bin-dir", "bin"], "bin is not an absolute path"),
         (["--conf-dir", ""], "--conf-dir"),
         (["--shim", "perl"], "perl"),
-        (["--socket", "run/s"], "socket: 'run/s' is not an absolute path"),
+        (["--set", "agent_socket=run/s"], "agent_socket: want an absolute path"),
+        (
+            ["--set", "agent_socket=/run/\N{SNOWMAN}"],
+            "socket: '/run/\N{SNOWMAN}' is not an absolute",
+        ),
         (["--conflist-name", "tortie.conf"], "not the name of a conflist"),
         (["--root", ""], "--root"),
         (["-c", "/no/such/node.yaml"], "/no/such/node.yaml: no such file"),
@@ -163,7 +174,7 @@ def test_options_that_cannot_be_obeyed(host: Host, args: list[str], message: str
 # --- what the agent's configuration says -----------------------------------------------------
 
 
-def test_the_plugins_datastore_and_api_are_the_agents(host: Host) -> None:
+def test_the_plugin_is_where_the_agent_is(host: Host) -> None:
     host.says(
         datastore_type="etcdv3", etcd_endpoints="http://192.0.2.1:2379", k8s_api_root="http://a:1"
     )
@@ -177,8 +188,12 @@ def test_the_plugins_datastore_and_api_are_the_agents(host: Host) -> None:
     host.says(datastore_type="sqlite")
     host("install")
     assert "kubernetes" not in host.plugin()
-    host.says(kubeconfig="/etc/k")
+    host.says(kubeconfig="/etc/k", run_dir="/run/other", nodename_file="/etc/nodename")
     host("install")
+    assert host.plugin()["nodename_file"] == "/etc/nodename"
+    assert host.plugin()["endpoint_status_dir"] == "/run/other/endpoint-status"
+    assert host.plugin()["agent_socket"] == "/run/other/cni.sock"
+    assert b"/run/other/cni.sock" in host.files()["opt/cni/bin/tortie"][0]
     assert host.plugin()["kubernetes"] == {"kubeconfig": "/etc/k"}
 
 
@@ -211,7 +226,7 @@ def test_installations_at_once(host: Host) -> None:
 
     def run(number: int) -> int:
         verb = "uninstall" if number % 3 == 2 else "install"
-        options = ["--socket", f"/run/{number}/s"] if verb == "install" else []
+        options = ["--set", f"agent_socket=/run/{number}/s"] if verb == "install" else []
         command = [str(TORTIECTL), *host.command(verb, *options)]
         return subprocess.run(command, check=False, timeout=SECONDS).returncode
 

@@ -89,7 +89,6 @@ def node() -> None:
     show_default=True,
     help="The executable; auto: the native one, if it was built.",
 )
-@click.option("--socket", default="", metavar="PATH", callback=not_empty, help="The agent's.")
 @click.option(
     "--fallback",
     default="",
@@ -116,37 +115,35 @@ def install(
     config: str,
     settings: tuple[str, ...],
     shim: str,
-    socket: str,
     fallback: str,
     python: str,
     takeover: bool,
 ) -> None:
     """Write executables, kubeconfig and the network's configuration; may be repeated.
 
-    Datastore and API are as the agent's configuration says. A network of others that a runtime
-    would take instead is refused, or set aside with --takeover.
+    Datastore, API and the agent's socket are as the agent's configuration says. A network of others
+    that a runtime would take instead is refused, or set aside with --takeover.
     """
     from cni_plugin import install as installing
     from cni_plugin.conflist import conflist, settings_of
     from cni_plugin.program import Front, program
+    from cni_plugin.shim import SOCKET
 
     access = _access(config)
     chosen = settings_of(access) if access else {}
-    given = dict(_setting(text) for text in settings)
-    sockets = {"socket": socket} if socket else {}
-    if socket:
-        given = {"agent_socket": socket, **given}
+    chosen |= dict(_setting(text) for text in settings)
+    network = conflist(chosen)
     installing.install(
         _below(root, bin_dir),
         _below(root, conf_dir),
         program=program(
             Front(shim),
+            socket=chosen.get("agent_socket") or SOCKET,
             fallback=fallback or _fallback(root),
             python=python,
             root=Path(root),
-            **sockets,
         ),
-        conflist=conflist({**chosen, **given}),
+        conflist=network,
         kubeconfig=_kubeconfig(root, access),
         conflist_name=conflist_name,
         take_over=takeover,
