@@ -40,7 +40,11 @@ test-fast: setup shim
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
 PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
 
-peer: $(PEER)
+peer: $(PEER) build/peer/cnitool
+
+# The CNI project's own caller.
+build/peer/cnitool: $(wildcard tests/peer/cnitool/*)
+	go build -C tests/peer/cnitool -mod=readonly -trimpath -o ../../../$@ github.com/containernetworking/cni/cnitool
 
 $(PEER) &: $(wildcard tests/peer/go.* tests/peer/*/*.go)
 	mkdir -p build/peer

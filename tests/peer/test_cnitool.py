@@ -1,0 +1,103 @@
+"""The CNI project's own cnitool on our plugin: every verb that it has, by libcni itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.calling_runtime import NETWORK, CallingNode
+from tests.fakes.fresh_names import fresh_name
+from tests.fakes.libcni import JSON
+from tests.fakes.node_process import until
+
+CNITOOL = Path(__file__).resolve().parents[2] / "build" / "peer" / "cnitool"
+PORTMAP: JSON = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
+PRIVATE = 'mkdir -p /var/lib/cni && mount --bind "$1" /var/lib/cni && shift && exec "$@"'
+"""libcni keeps what it remembers in /var/lib/cni: each node has its own there."""
+
+
+class Cnitool:
+    """cnitool in a node's network namespace."""
+
+    def __init__(self, node: CallingNode, cache: Path) -> None:
+        self.node = node
+        self.cache = cache
+
+    def __call__(self, verb: str, netns: str, network: str = NETWORK) -> JSON:
+        """Run it; its result. Raises AssertionError with what it said."""
+        done = self.attempt(verb, netns, network)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: JSON = json.loads(done.stdout) if done.stdout.strip() else {}
+        return found
+
+    def attempt(
+        self, verb: str, netns: str, network: str = NETWORK
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it, whatever its outcome."""
+        tool = [str(CNITOOL), verb, network, netns]
+        command = ["unshare", "--mount", "sh", "-c", PRIVATE, "sh", str(self.cache), *tool]
+        env = {"NETCONFPATH": str(self.node.conf_dir), "CNI_PATH": str(self.node.bin_dir)}
+        return subprocess.run(
+            self.node.inside_command(*command),
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[CallingNode]:
+    assert CNITOOL.exists(), "build/peer/cnitool is missing; run `make peer`"
+    with closing(CallingNode(tmp_path / "node", fresh_name("ct"))) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def cnitool(node: CallingNode, tmp_path: Path) -> Cnitool:
+    (tmp_path / "cache").mkdir()
+    return Cnitool(node, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+def test_every_verb(node: CallingNode, cnitool: Cnitool, version: str) -> None:
+    node.configure(node.network(version=version))
+    one, two = node.sandbox("c1"), node.sandbox("c2")
+    result = cnitool("add", one)
+    assert result["cniVersion"] == version
+    assert [item["name"] for item in result["interfaces"]][1] == "eth0"
+    cnitool("add", two)
+    cnitool("check", one)
+    cnitool("check", two)
+    cnitool("status", one)
+    ip_of = result["ips"][0]["address"].partition("/")[0]
+    assert len(node.owners()) == 2
+    cnitool("del", one)
+    assert ip_of not in node.owners()
+    assert cnitool.attempt("check", one).returncode != 0
+    cnitool("check", two)
+    cnitool("del", one)
+    cnitool("gc", two)  # cnitool names nothing that is valid: libcni deletes what it remembers
+    assert node.owners() == {}
+    until("policy goes", lambda: not node.left()["status"])
+
+
+def test_with_a_chained_plugin_and_a_status_that_says_no(
+    node: CallingNode, cnitool: Cnitool
+) -> None:
+    node.configure(node.network(PORTMAP, version="1.0.0"))
+    one = node.sandbox("c1")
+    cnitool("add", one)
+    cnitool("del", one)
+    node.configure(node.network(version="1.1.0", ipam={"ipv4_pools": ["nowhere"]}))
+    done = cnitool.attempt("status", one)
+    assert done.returncode != 0
+    assert "nowhere" in done.stdout + done.stderr
