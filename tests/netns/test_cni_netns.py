@@ -17,6 +17,7 @@ import pytest
 from cni_plugin.durable import replace_file
 from cni_plugin.errors import AttachmentConflict, InvalidEnvironment
 from cni_plugin.plugin import Plugin
+from cni_plugin.policy_gate import DISPATCH
 from cni_plugin.program import executable
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import Result
@@ -26,6 +27,7 @@ from libtortie.linux import netns
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.model import names
+from libtortie.model.names import status_file_name
 from libtortie.model.resources import IPPool, IPPoolSpec
 from tests.fakes.cni_world import CniWorld, conf, first_address
 from tests.fakes.fresh_names import fresh_name
@@ -62,7 +64,12 @@ class RealNode:
         self.kernel = NetlinkKernel(f"/run/netns/{self.name}")
         self.made = 0
         fake = self.world.node()
+        fake.gate.policed = self.interfaces  # type: ignore[method-assign]  # all have rules here
         self.plugin = Plugin(fake.ports(kernel=self.kernel, namespaces=Netns(), sleep=time.sleep))
+
+    def interfaces(self) -> frozenset[str]:
+        """The links of the node."""
+        return frozenset(link.name for link in self.kernel.links())
 
     def make(self, name: str) -> str:
         netns.create(f"{self.prefix}-{name}")
@@ -331,6 +338,17 @@ class Runtime:
             store.close()
 
 
+def police(node: RealNode, directory: Path, container: str, interface: str) -> None:
+    """What an agent leaves for an endpoint: rules both ways, and its word on them."""
+    for name in DISPATCH:
+        table = ("inet", "tortie", f"{name}-1")
+        run("nft", "add", "map", *table, "{ type ifname : verdict ; }", inside=node.name)
+        element = f'{{ "{interface}" : drop }}'
+        run("nft", "add", "element", *table, element, inside=node.name)
+    status = directory / status_file_name("cni", container, "eth0")
+    status.write_text(json.dumps({"containerID": container}))
+
+
 def test_the_fallback_serves_while_no_agent_does(node: RealNode, tmp_path: Path) -> None:
     runtime = Runtime(node, tmp_path)
     node.make("c1")
@@ -347,7 +365,11 @@ def test_the_fallback_serves_while_no_agent_does(node: RealNode, tmp_path: Path)
     assert runtime.addresses() == 1
     assert runtime.call("ADD", "c1")[1] == result, "a repeat returns the first result"
     assert runtime.call("STATUS", "c1")[0] == 0
-    assert runtime.call("CHECK", "c1", prevResult=result)[0] == 0
+    status, body = runtime.call("CHECK", "c1", prevResult=result)
+    assert (status, body["code"]) == (1, 110), "no agent has made rules for it"
+    police(node, tmp_path, "c1", result["interfaces"][0]["name"])
+    status, body = runtime.call("CHECK", "c1", prevResult=result)
+    assert status == 0, body
     address = result["ips"][0]["address"]
     run("ping", "-c1", "-W10", address.split("/")[0], inside=node.name)
     run("ip", "addr", "flush", "dev", "eth0", inside=f"{node.prefix}-c1")
