@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from cni_plugin.annotations import wanted_mac
 from cni_plugin.errors import IdentityRefused
+from cni_plugin.opt_out import OPT_OUT, opted_out
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from ipam.ownership import pod_owner
@@ -132,17 +133,13 @@ class Identifier:
                 args.namespace, args.pod, args.container_id, handle, args.pod_uid, mac=mac
             )
         pod = self._pod(args)
-        vm, vmi = self._vm_of(pod)
-        if vm is not None and self._disabled():
-            if vm.migration_uid:
-                raise MigrationRefused(DISABLED_TARGET)
-            vm = None
+        space = self._namespace(args.namespace)
+        vm, vmi = self._vm_of(pod, space)
         if vm is not None:
             handle = names.vm_handle(conf.name, pod.metadata.namespace, vm.name)
         mac = wanted_mac(pod.metadata.annotations, conf, asked_mac)
         if vmi is not None:
-            mac = vmi.pod_network_mac() or (names.derived_mac(handle) if vm else mac)
-        space = self._namespace(args.namespace)
+            mac = vmi.pod_network_mac() or mac or (names.derived_mac(handle) if vm else "")
         return Workload(
             namespace=args.namespace,
             pod=args.pod,
@@ -251,28 +248,39 @@ class Identifier:
         except TortieError as error:
             raise Unavailable(f"the IPAM configuration cannot be read: {error}") from error
 
-    def _vm_of(self, pod: Pod) -> tuple[VMIdentity | None, VirtualMachineInstance | None]:
+    def _vm_of(
+        self, pod: Pod, space: Namespace
+    ) -> tuple[VMIdentity | None, VirtualMachineInstance | None]:
+        """The VM whose addresses the pod gets, if they persist; and its instance, if it has one."""
         reference = vmi_reference(pod)
         if reference is None:
             return None, None
         vmi = self._proved(VirtualMachineInstance, reference, pod, _name_of(pod))
-        vm_uid = self._vm_uid(vmi)
+        vm = self._controlling(vmi)
         migration, named = self._live_migration(pod, vmi)
+        off = DISABLED_TARGET if self._disabled() else ""
+        if not off and (who := opted_out((pod, vmi, *([vm] if vm else ())), space)):
+            off = f"{DISABLED_TARGET}, by annotation {OPT_OUT} of {who}"
+        if off and migration:
+            raise MigrationRefused(off)
+        if off:
+            return None, vmi
+        vm_uid = vm.metadata.uid if vm else ""
         return VMIdentity(vmi.metadata.name, vmi.metadata.uid, vm_uid, migration, named), vmi
 
-    def _vm_uid(self, vmi: VirtualMachineInstance) -> str:
-        """UID of the VM that controls a VMI; empty when none does."""
+    def _controlling(self, vmi: VirtualMachineInstance) -> VirtualMachine | None:
+        """The VM that controls a VMI; None when none does."""
         who = f"VirtualMachineInstance {vmi.metadata.namespace}/{vmi.metadata.name}"
         references = [ref for ref in vmi.metadata.owner_references if ref.kind == VM_KIND]
         if not references:
-            return ""
+            return None
         reference = _checked(references, who)
         if reference.name != vmi.metadata.name:
             raise IdentityRefused(
                 f"{who}: its owner reference names VirtualMachine {reference.name!r}; "
                 "a VirtualMachineInstance has the name of its VirtualMachine"
             )
-        return self._proved(VirtualMachine, reference, vmi, who).metadata.uid
+        return self._proved(VirtualMachine, reference, vmi, who)
 
     def _proved(self, kind: type[T], reference: OwnerRef, child: KubeObject, who: str) -> T:
         namespace = child.metadata.namespace
