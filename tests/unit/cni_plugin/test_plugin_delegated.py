@@ -175,6 +175,17 @@ def test_whatever_it_answers(
     assert world.nothing_left()
 
 
+def test_what_add_said_is_told_though_giving_back_fails_too(world: CniWorld) -> None:
+    node, program = delegating(world)
+    world.put_pod("web-0")
+    program.answers["ADD"] = Finished(1, b'{"code": 5, "msg": "full"}')
+    program.answers["DEL"] = Finished(1, b'{"code": 5, "msg": "broken"}')
+    with pytest.raises(DelegateFailed, match="ADD: full"):
+        node.add("web-0", "c1")
+    last = [fields for event, fields in node.log if event == "undo_failed"][-1]
+    assert (last["step"], last["final"]) == ("release addresses", True)
+
+
 def test_results_of_the_oldest_form(world: CniWorld) -> None:
     node, program = delegating(world)
     world.put_pod("web-0")
