@@ -24,11 +24,13 @@ from lab.results import BenchRow, at_most, write
 from tests.bench.cni_calls import Caller, Program, Sandbox, timed
 from tests.bench.cni_echo import echo_agent
 from tests.bench.cni_node import PYTHON, BenchNode, etcd_node, sqlite_node
+from tests.bench.cni_policy import waits
 
 COUNT = 60
 CROWD, CROWDS = 30, 5
 ADD_SQLITE, ADD_ETCD, DEL, CROWD_P99, ADD_NATIVE = 2.0, 2.5, 1.2, 1.0, 1.0
 SHIM = 1.8
+POLICY_MS = 5.0
 ALONE_MS = {"SQLite": 500.0, "etcd": 700.0}
 
 Tell = Callable[[str], None]
@@ -156,6 +158,14 @@ def rows_of(
     if "native" in sqlite:
         rows.append(
             row(
+                f"{CROWD} ADDs at once with the native shim: p99; {CROWD} of ptp + host-local",
+                p99(crowd["native"]["ADD"]),
+                p99(crowd["ptp"]["ADD"]),
+                CROWD_P99,
+            )
+        )
+        rows.append(
+            row(
                 "ADD with the native shim, warm agent, SQLite; ptp + host-local",
                 middle(sqlite["native"]["ADD"]),
                 middle(sqlite["ptp"]["ADD"]),
@@ -171,6 +181,7 @@ def measure(directory: Path, tell: Tell) -> tuple[list[BenchRow], dict[str, Any]
     """Everything; rows and each run's figures."""
     found: dict[str, Any] = {"shim": shims(directory)}
     tell(_brief({"shim": found["shim"]}))
+    policy = waits(directory / "status", COUNT)
     alone: dict[str, list[float]] = {}
     with sqlite_node(directory / "sqlite") as node:
         node.enter()
@@ -185,8 +196,10 @@ def measure(directory: Path, tell: Tell) -> tuple[list[BenchRow], dict[str, Any]
         found["etcd"] = in_turns(node, [node.peer, node.ours])
         tell(_brief(found["etcd"]))
         alone["etcd"] = without_agent(node)
-    found["fallback"] = alone
+    found |= {"fallback": alone, "policy wait": policy}
     rows = rows_of(found["SQLite"], found["etcd"], found["at once"], found["shim"])
+    what = "policy wait: return after the status file, p99"
+    rows.append(at_most(what, p99(policy), None, "ms", POLICY_MS))
     for store, times in alone.items():
         what = f"ADD by the fallback, no agent, {store}"
         rows.append(at_most(what, statistics.median(times), None, "ms", ALONE_MS[store]))
