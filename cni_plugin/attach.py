@@ -109,6 +109,7 @@ class Attaching:
         want = replace(self._wanted(), lan=lan)
         before = p.ipam.by_handle(handle)
         if workload.vm is None:
+            _require_own(handle, workload.container_id, before)
             if not before:
                 self.undo.push("release addresses", lambda: p.ipam.release(handle))
             return p.ipam.assign(handle, owner, want, previous_owner_gone=self._sandbox_gone)
@@ -242,3 +243,13 @@ class Attaching:
         if self.conf.require_mtu_file:
             raise Unavailable(f"require_mtu_file: {file} names no MTU: is tortie-node running?")
         return dataplane.default_route_mtu(self.ports.kernel) or FALLBACK_MTU
+
+
+def _require_own(handle: str, container_id: str, held: Allocations) -> None:
+    """Refuse a handle that reads like another's: names of networks and ids may contain dots."""
+    for item in held:
+        other = item.active.get("container-id", container_id)
+        if other != container_id:
+            raise AttachmentConflict(
+                f"handle {handle} is container {other}'s, of another network: rename one network"
+            )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
+from cni_plugin.errors import AttachmentConflict, CheckFailed, InvalidConfig, NotReady
 from cni_plugin.ipam_plugin import IPAMPlugin
 from cni_plugin.skel import dispatch
 from cni_plugin.types import NetConf, Result
@@ -158,6 +158,17 @@ def test_other_sandboxes_and_networks_are_left_alone(world: CniWorld, lan: Forei
     assert set(world.allocated().values()) == {"k8s-pod-network.c1", "lan.c2"}
 
 
+def test_handles_that_read_alike_are_never_shared(world: CniWorld, lan: Foreign) -> None:
+    """Container `x.c1` of network `lan`, and container `c1` of network `lan.x`."""
+    result = lan.add("", "c1", name="lan.x").to_wire("1.1.0")
+    with pytest.raises(AttachmentConflict, match=r"handle lan\.x\.c1 is container c1's"):
+        lan.add("", "x.c1")
+    with pytest.raises(CheckFailed, match=r"container x\.c1 has no address"):
+        lan.plugin.cmd_check(lan.node.args("", "x.c1"), lan.conf(prevResult=result))
+    lan.delete("", "x.c1")
+    assert list(world.allocated().values()) == ["lan.x.c1"]
+
+
 def test_containers_without_a_pod(world: CniWorld, lan: Foreign) -> None:
     assert addresses(lan.add("", "c1")) == ["10.65.0.2/26"]
     lan.delete("", "c1")
@@ -232,6 +243,25 @@ def test_gc_frees_what_is_not_listed_of_this_network_and_node(
     assert lan.node.ipam.seats_of("c5") == (), "the VM keeps its address, the sandbox its seat not"
     lan.plugin.cmd_gc(lan.conf())
     assert world.allocated() == held, "without a list nobody is stale"
+
+
+def test_gc_spares_what_is_being_worked_on(world: CniWorld, lan: Foreign) -> None:
+    pods(world, 2)
+    for number in range(2):
+        lan.add(f"web-{number}", f"c{number}")
+    with lan.node.locks.hold("ipam lan c0 eth0", 1.0):
+        lan.gc()
+    assert list(world.allocated().values()) == ["lan.c0"]
+
+
+def test_gc_leaves_what_our_own_plugin_wired_in_a_network_of_the_name(
+    world: CniWorld, lan: Foreign
+) -> None:
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    world.node().add("virt-launcher-db-a", "c1", conf={"name": "lan"})
+    lan.gc()
+    assert lan.node.ipam.seats_of("c1") != ()
 
 
 def test_gc_of_the_first_network_leaves_other_plugins_addresses(
