@@ -19,6 +19,7 @@ from cni_plugin.errors import AttachmentConflict, PolicyLate
 from cni_plugin.identity import Workload
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
+from cni_plugin.source import guest_side
 from cni_plugin.types import Interface, NetConf, Result
 from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
@@ -129,12 +130,13 @@ class Attaching:
     def wire_veth(self, got: Addresses) -> tuple[Link, Link]:
         """The veth with all that is on it; (host, pod) ends."""
         p, workload = self.ports, self.workload
+        used_to = guest_side(p, workload, self.place)
         plan = dataplane.Attachment(
             host_name=self.place.host_name,
             ifname=self.args.ifname,
             netns=self.args.netns,
-            mtu=self._mtu(),
-            mac=workload.mac,
+            mtu=used_to.mtu or self._mtu(),
+            mac=used_to.mac or workload.mac,
             addresses=got.own,
             host_routes=not workload.is_target,
             takes_over=workload.vm is not None,

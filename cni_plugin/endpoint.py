@@ -102,7 +102,7 @@ def build(place: Place, workload: Workload, wired: Wired) -> WorkloadEndpoint:
             namespace=place.namespace,
             creation_timestamp=rfc3339(wired.at),
             labels=_labels(place, workload),
-            annotations=_annotations(workload, wired.giver),
+            annotations=_annotations(workload, wired),
         ),
         spec=WorkloadEndpointSpec(
             orchestrator=place.orchestrator,
@@ -137,16 +137,17 @@ def _labels(place: Place, workload: Workload) -> dict[str, str]:
     return labels
 
 
-def _annotations(workload: Workload, giver: str) -> dict[str, str]:
+def _annotations(workload: Workload, wired: Wired) -> dict[str, str]:
     vm = workload.vm
     annotations = {
         names.ANNOTATION_POD_UID: workload.pod_uid,
         names.ANNOTATION_HANDLE: workload.handle_id,
-        names.ANNOTATION_IPAM: giver,
+        names.ANNOTATION_IPAM: wired.giver,
         names.ANNOTATION_VMI_NAME: vm.name if vm else "",
         names.ANNOTATION_VMI_UID: vm.vmi_uid if vm else "",
         names.ANNOTATION_VM_UID: vm.vm_uid if vm else "",
         names.ANNOTATION_MIGRATION_UID: vm.migration_uid if vm else "",
+        names.ANNOTATION_MTU: str(wired.pod.mtu) if vm else "",
     }
     return {key: value for key, value in annotations.items() if value}
 

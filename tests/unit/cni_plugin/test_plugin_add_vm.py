@@ -39,6 +39,7 @@ def test_a_vm_gets_its_own_handle_mac_and_endpoint_notes(world: CniWorld) -> Non
         names.ANNOTATION_VMI_NAME: "db",
         names.ANNOTATION_VMI_UID: "vmi-db-1",
         names.ANNOTATION_VM_UID: "vm-db",
+        names.ANNOTATION_MTU: "1500",
     }
     assert owners(node.ipam.by_handle(HANDLE)) == ("virt-launcher-db-a", "")
 
