@@ -200,6 +200,15 @@ def test_a_network_that_came_back_by_itself_is_kept(places: Places) -> None:
     assert {name: text for name, (text, _) in snapshot(places.confs).items()} == kept
 
 
+def test_a_link_to_nowhere_is_somebodys_file_too(places: Places) -> None:
+    places.put("05-calico.conflist")
+    places.install(take_over=True)
+    link = places.confs / "05-calico.conflist"
+    link.symlink_to("/no/such/file")
+    assert len(places.uninstall()) == 1
+    assert link.is_symlink()
+
+
 def test_taken_over_twice_the_newer_comes_back(places: Places) -> None:
     for text in ("old", "new"):
         places.put("05-calico.conflist", text)
@@ -266,9 +275,10 @@ def test_a_file_left_half_written_is_no_obstacle_and_goes(places: Places) -> Non
     places.install()
     leftovers = [places.bins / f".tortie{UNFINISHED}", places.confs / f".{CONFLIST}{UNFINISHED}"]
     for path in leftovers:
-        path.write_text("half")
+        path.write_text("half" * 100_000)  # of a longer one
         path.chmod(0o000)
     places.install()
+    assert snapshot(places.bins) == {name: (PROGRAM.decode(), 0o755) for name in EXECUTABLES}
     assert not any(path.exists() for path in leftovers)
     for path in leftovers:
         path.write_text("half")
