@@ -54,13 +54,15 @@ def held(files: Path) -> set[str]:
     return {name for name in names if name[0].isdigit() or name.startswith("fd")}
 
 
-def ping(space: str, address: str) -> None:
-    subprocess.run(
-        ["nsenter", f"--net={space}", "ping", "-c1", "-W60", address],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+def ping(space: str, address: str, *options: str) -> None:
+    """Until an answer comes: a bridge's own address may not be settled at once."""
+    command = ["nsenter", f"--net={space}", "ping", "-c1", "-W2", *options, address]
+
+    def answers() -> bool:
+        done = subprocess.run(command, check=False, capture_output=True, timeout=120)
+        return done.returncode == 0
+
+    until(f"{address} answers", answers)
 
 
 def addresses(result: JSON) -> list[str]:
@@ -260,16 +262,18 @@ def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
     with pytest.raises(Unavailable, match=r"slow takes longer than 3 s"):
         run_program(program, {"CNI_COMMAND": "ADD"}, b"{}" * 100_000, seconds=3)
     if pids.exists():  # else it was killed before it had any
-        until("both are gone", lambda: not any(map(alive, pids.read_text().split())))
+        child, leader = pids.read_text().split()
+        until("both are gone", lambda: not any(lives(pid, leader) for pid in (child, leader)))
 
 
-def alive(pid: str) -> bool:
-    """Whether a process runs; a zombie, which waits for its parent, does not."""
+def lives(pid: str, session: str) -> bool:
+    """Whether a process of this session runs; a zombie, which waits for its parent, does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    state, _, _, its = stat.rpartition(")")[2].split()[:4]
+    return state != "Z" and its == session
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:

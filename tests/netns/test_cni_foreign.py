@@ -14,6 +14,7 @@ from tests.fakes.agent_world import resource_record
 from tests.fakes.calling_runtime import CallingNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.libcni import JSON, Attachment, PluginError
+from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
 
@@ -67,13 +68,15 @@ def first(result: JSON) -> str:
     return plain(result["ips"][0]["address"])
 
 
-def ping(space: str, address: str) -> None:
-    subprocess.run(
-        ["nsenter", f"--net={space}", "ping", "-c1", "-W60", address],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+def ping(space: str, address: str, *options: str) -> None:
+    """Until an answer comes: a bridge's own address may not be settled at once."""
+    command = ["nsenter", f"--net={space}", "ping", "-c1", "-W2", *options, address]
+
+    def answers() -> bool:
+        done = subprocess.run(command, check=False, capture_output=True, timeout=120)
+        return done.returncode == 0
+
+    until(f"{address} answers", answers)
 
 
 def handles(node: LanNode) -> list[str]:
@@ -135,12 +138,7 @@ def test_macvlan_beside_our_own_network(node: LanNode) -> None:
     for primary, _ in pairs:
         node.runtime.add(ours, primary)
     results = [node.runtime.add(network, extra) for _, extra in pairs]
-    subprocess.run(
-        ["nsenter", f"--net={one.netns}", "ping", "-c1", "-W60", "-Inet1", first(results[1])],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    ping(one.netns, first(results[1]), "-Inet1")
     node.runtime.check(network, pairs[0][1])
     assert len(node.owners()) == 4
     node.runtime.delete(network, pairs[0][1])
