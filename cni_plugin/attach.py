@@ -114,17 +114,18 @@ class Attaching:
             if not before:
                 self.undo.push("release addresses", lambda: p.ipam.release(handle))
             return p.ipam.assign(handle, owner, want, previous_owner_gone=self._sandbox_gone)
-        lives = p.identify.pod_lives
         if not any(same_sandbox(o, owner) for a in before for o in (a.active, a.alternate)):
             self.undo.push("disown address", lambda: self._disown(owner, fresh=not before))
         if workload.is_target:
-            return p.ipam.claim_vm_target(handle, owner, rival_lives=lives, named=workload.vm.named)
+            return p.ipam.claim_vm_target(
+                handle, owner, rival_lives=p.identify.pod_lives, named=workload.vm.named
+            )
         return p.ipam.claim_vm(
             handle,
             owner,
             want,
             previous_owner_gone=p.identify.owner_gone,
-            rival_lives=lives,
+            rival_lives=lambda sitting: p.identify.keeps_seat(sitting, workload.pod_uid),
         )
 
     def wire_veth(self, got: Addresses) -> tuple[Link, Link]:

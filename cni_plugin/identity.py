@@ -208,6 +208,24 @@ class Identifier:
             return False
         return owner.get("pod-uid", found.metadata.uid) == found.metadata.uid
 
+    def keeps_seat(self, owner: Owner, claimant_uid: str) -> bool:
+        """Whether a VM's active owner keeps its seat from another of the VM's ordinary pods.
+
+        It does while it lives, unless the instance's status denies it: names active pods, the
+        claimant but not this one, and a node that is not this one's. A status that is still silent
+        or lags behind denies nobody.
+        """
+        if not self.pod_lives(owner):
+            return False
+        vmi = self._find(
+            VirtualMachineInstance, owner.get("vmi-name", ""), owner.get("namespace", "")
+        )
+        if vmi is None or vmi.metadata.uid != owner.get("vmi-uid"):
+            return True
+        pods, node = vmi.status.active_pods, vmi.status.node_name
+        denied = claimant_uid in pods and owner.get("pod-uid", claimant_uid) not in pods
+        return not (denied and node and owner.get("node") != node)
+
     def _find(self, kind: type[T], name: str, namespace: str) -> T | None:
         if self._kube is None:
             raise Unavailable("no Kubernetes API is configured: add a `kubernetes` section")

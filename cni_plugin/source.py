@@ -2,8 +2,8 @@
 
 KubeVirt's bridge binding gives the guest the MAC of the pod's interface, and the guest keeps the
 MTU it booted with: with another MAC DHCP does not answer it, with a smaller MTU its large packets
-vanish. So the target goes by what the source has, not by what configuration or VM say by now. Nobody is
-believed who is not the VM's owner in IPAM: the source's endpoint must name that owner's sandbox.
+vanish. So the target goes by what the source has, not by what configuration or VM say by now.
+Nobody is believed who is not the VM's owner in IPAM: the source's endpoint must name its sandbox.
 """
 
 from __future__ import annotations
