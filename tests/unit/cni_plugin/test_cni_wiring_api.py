@@ -160,9 +160,9 @@ def test_a_throttled_api(world: CniWorld) -> None:
         moments.append(clock.elapsed)
     assert moments == [0, 0, 0, 0.5, 1.0]
     clock.sleep(60)
-    for _ in range(3):
+    for moment in (61.0, 61.0, 61.0, 61.5):
         kube.get(Pod, "web-0", "default")
-    assert clock.elapsed == 61.0, "no more than the burst was saved up"
+        assert clock.elapsed == moment, "no more than the burst is saved up"
 
 
 def test_qps_is_obeyed_where_it_is_set() -> None:

@@ -91,6 +91,7 @@ def test_a_wish_that_cannot_be_met_takes_nothing(world: CniWorld, notes: dict[st
     with pytest.raises(InvalidInput):
         node.add("web-0", "c1")
     assert world.nothing_left()
+    assert node.machine.changes == [] or "2001:db8::1" in notes.get("floatingIPs", "")
 
 
 def sysctls(node: CniNode, container: str = "c1") -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from ipam import batch
 from ipam.batch import Alone, Done, Operation, Raised
 from ipam.client import AddressRequest, Allocation, IPAMClient
+from ipam.pools import Lan
 from ipam.witness import Question
 from libtortie.datastore.port import Create
 from libtortie.errors import Conflict, InvalidInput, NoFreeAddresses, OwnerMismatch, Unavailable
@@ -232,6 +233,18 @@ def test_a_block_is_claimed_once_for_all_that_need_it() -> None:
     results = together(client, *(add(f"h{n}") for n in range(20)))
     assert len(set(addresses(results))) == 20
     assert len(world.blocks()) == 2
+    world.audit()
+
+
+def test_a_block_that_is_full_for_a_link_is_not_for_others() -> None:
+    """Of four addresses a link has one for hosts: not its network's, router's and broadcast."""
+    world = World().pools(pool("a", "10.0.0.0/30", blockSize=30)).config(strict_affinity=True)
+    lan = AddressRequest(lan=Lan())
+    client = world.client()
+    wants = (lan, lan, V4, V4)
+    results = together(client, *(add(f"h{n}", want) for n, want in enumerate(wants)))
+    assert isinstance(results[1], NoFreeAddresses)
+    assert addresses(results) == ["10.0.0.2", "10.0.0.0", "10.0.0.1"]
     world.audit()
 
 
