@@ -238,13 +238,16 @@ def test_a_block_is_claimed_once_for_all_that_need_it() -> None:
 
 def test_a_block_that_is_full_for_a_link_is_not_for_others() -> None:
     """Of four addresses a link has one for hosts: not its network's, router's and broadcast."""
-    world = World().pools(pool("a", "10.0.0.0/30", blockSize=30)).config(strict_affinity=True)
-    lan = AddressRequest(lan=Lan())
+    world = World().pools(pool("a", "10.0.0.0/29", blockSize=30))
     client = world.client()
+    for address in ("10.0.0.3", "10.0.0.7"):  # both blocks are the node's
+        fix(address, address)(client)
+    lan = AddressRequest(lan=Lan())
     wants = (lan, lan, V4, V4)
     results = together(client, *(add(f"h{n}", want) for n, want in enumerate(wants)))
-    assert isinstance(results[1], NoFreeAddresses)
-    assert addresses(results) == ["10.0.0.2", "10.0.0.0", "10.0.0.1"]
+    assert addresses(results) == ["10.0.0.2", "10.0.0.6", "10.0.0.0", "10.0.0.1"]
+    (refused,) = together(client, add("h4", lan))
+    assert isinstance(refused, NoFreeAddresses)
     world.audit()
 
 
