@@ -271,6 +271,15 @@ def test_a_running_executable_is_replaced_by_rename(places: Places) -> None:
         assert "/run/new.sock" not in running.read()
 
 
+def test_the_callers_umask_does_not_matter(places: Places) -> None:
+    before = os.umask(0o077)
+    try:
+        places.install()
+    finally:
+        os.umask(before)
+    assert {mode for _, mode in snapshot(places.bins).values()} == {0o755}
+
+
 def test_a_file_left_half_written_is_no_obstacle_and_goes(places: Places) -> None:
     places.install()
     leftovers = [places.bins / f".tortie{UNFINISHED}", places.confs / f".{CONFLIST}{UNFINISHED}"]

@@ -208,3 +208,19 @@ def test_the_sweep_sees_every_change(tmp_path: Path) -> None:
     assert steps.count("rename") == len(EXECUTABLES) + 2 + 1
     assert steps.count("link") == 1
     assert sum(name.endswith(SET_ASIDE) for name in node.files()) == 2
+
+
+def test_a_power_cut_finds_what_a_kill_finds(tmp_path: Path) -> None:
+    """A file is on the disk before it has its name, and its name before the next step begins."""
+    node = Node(tmp_path)
+    with killed_before(0) as steps:
+        node.install()
+    while "rename" in steps:
+        at = steps.index("rename")
+        assert steps[at - 3 : at] == ["open", "fchmod", "fsync"], "of the file"
+        assert steps[at + 1 : at + 4] == ["unlink", "open", "fsync"], "of the directory"
+        del steps[: at + 4]
+    with killed_before(0) as steps:
+        node.uninstall()
+    removed = [number for number, step in enumerate(steps) if step == "unlink"]
+    assert all(steps[at + 1 : at + 3] == ["open", "fsync"] for at in removed)
