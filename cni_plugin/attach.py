@@ -98,6 +98,7 @@ class Attaching:
             known = recorded(before, program.kind) if ours else None
             if known is not None:
                 return known
+        program.require()
         self.undo.push("release addresses", lambda: program.delete(self.args))
         return of_program(program.kind, program.add(self.args))
 

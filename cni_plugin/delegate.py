@@ -80,6 +80,10 @@ class Delegate:
         """The program's name."""
         return self.conf.delegated
 
+    def require(self) -> None:
+        """Whether there is such a program. Raises `InvalidConfig`."""
+        find(self.kind, self.conf.plugin_dirs)
+
     def add(self, args: CmdArgs) -> Given:
         """Ask for addresses. What an earlier, unfinished ADD of this sandbox left is given back.
 

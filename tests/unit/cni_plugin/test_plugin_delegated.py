@@ -202,6 +202,7 @@ def test_a_program_that_is_not_there(world: CniWorld) -> None:
         node.use(program, **{**program.settings(), **setting})
         with pytest.raises(InvalidConfig, match="there is no program 'host-local' in"):
             node.add("web-0", "c1")
+        assert world.clock.elapsed == 0, "there is nothing to give back, so nothing is waited for"
     assert world.nothing_left()
 
 
