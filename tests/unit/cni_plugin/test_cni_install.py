@@ -168,10 +168,12 @@ def test_a_runtimes_order(tmp_path: Path) -> None:
     (tmp_path / "00-directory.conf").mkdir()
     (tmp_path / "01-link.conf").symlink_to("/no/such/file")
     (tmp_path / "02-broken.json").write_text("{")
-    (tmp_path / os.fsdecode(b"03-\xff.conf")).write_text(OTHER)
+    odd = ["03-\U00010000.conf", os.fsdecode(b"03-\xff.conf")]  # as characters the other way
+    for name in odd:
+        (tmp_path / name).write_text(OTHER)
     (tmp_path / "10-a.conflist").write_text(OTHER)
     (tmp_path / "10-tortie.conf").write_text(OTHER)
-    wins = ["01-link.conf", "02-broken.json", os.fsdecode(b"03-\xff.conf"), "10-a.conflist"]
+    wins = ["01-link.conf", "02-broken.json", *odd, "10-a.conflist"]
     assert networks_ahead(tmp_path, CONFLIST) == [*wins, "10-tortie.conf"]
     assert networks_ahead(tmp_path, "10-aa.conflist") == wins
     assert networks_ahead(tmp_path / "missing", CONFLIST) == []
