@@ -36,7 +36,7 @@ from libtortie.errors import Compacted, TortieError, Unavailable, first_line
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
-from libtortie.linux.port import Kernel
+from libtortie.linux.port import Kernel, NetworkEvent
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Resources, Scope
 
@@ -186,10 +186,21 @@ class KernelSource:
     kernel: Kernel
     post: Post
     monotonic: Callable[[], float]
+    _events: Iterator[NetworkEvent] | None = None
+
+    def listen(self) -> None:
+        """From now on no change is missed; to be called before the first survey.
+
+        A link that came up between that and a later beginning would not be known until the next
+        survey, and neither would its policy be in force. Raises `KernelError`.
+        """
+        self._events = self.kernel.events()
 
     def run(self) -> None:
         """The thread's body; ends when the kernel adapter is closed."""
-        for event in self.kernel.events():
+        if self._events is None:
+            self.listen()
+        for event in self._events or ():
             self.post(NetworkChanged(event))
 
     def survey(self) -> frozenset[str]:

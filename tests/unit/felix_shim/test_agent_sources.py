@@ -23,7 +23,7 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.events import Unstored as Deleted
-from felix_shim.sources import KubeSource, RaisesSource, StoreSource
+from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Listing
 from libtortie.datastore.watching import LogWatch
@@ -31,6 +31,7 @@ from libtortie.errors import Compacted, Unavailable
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Scope
 from tests.fakes.agent_world import ADDRESS, RecordingLog, endpoint_record, migration
+from tests.fakes.kernel import FakeKernel, FakeNamespaces
 from tests.fakes.kube import FakeKube
 
 
@@ -197,3 +198,21 @@ def test_a_silent_bird_is_reported_once_and_raises_nothing(posted: list[Event]) 
     bgp.up = False
     source.look(frozenset())
     assert len(posted) == 2
+
+
+def test_a_link_that_comes_before_the_thread_begins_to_read_is_not_missed() -> None:
+    """The agent listens, starts its threads, surveys; a pod's veth may come at any time."""
+    machine = FakeNamespaces()
+    kernel = FakeKernel(machine)
+    posted: list[object] = []
+    source = KernelSource(kernel, posted.append, lambda: 0.0)
+    source.listen()
+    kernel.add_link("cali1", "veth")
+    thread = threading.Thread(target=source.run)
+    thread.start()
+    try:
+        wait_for(lambda: "cali1" in str(posted))
+    finally:
+        kernel.close()
+        thread.join(90)
+    assert not thread.is_alive()
