@@ -13,7 +13,6 @@ from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from cni_plugin.delegate import Given
-from cni_plugin.types import NetConf
 from libtortie.errors import Malformed
 from libtortie.linux.port import IPNetwork
 from libtortie.model import names
@@ -23,7 +22,7 @@ from libtortie.model.resources import WorkloadEndpoint
 NOBODY = "none"
 """The giver of addresses that a pod brings along (annotation `ipAddrsNoIpam`)."""
 
-_DEFAULTS = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+DEFAULTS = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,12 @@ class Giver:
 
     def destinations(self, *, with_defaults: bool) -> tuple[IPNetwork, ...]:
         """What the pod reaches by its gateway: what the program says, or without that all."""
-        told = tuple(ip_network(str(route["dst"]), strict=False) for route in self.routes)
-        return (*told, *_DEFAULTS) if with_defaults or not told else told
+        told = self.told()
+        return (*told, *DEFAULTS) if with_defaults or not told else told
+
+    def told(self) -> tuple[IPNetwork, ...]:
+        """The destinations that the program named."""
+        return tuple(ip_network(str(route["dst"]), strict=False) for route in self.routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,6 @@ class Addresses:
 
     own: tuple[IPAddress, ...]
     giver: Giver = Giver()
-
-    def destinations(self, conf: NetConf) -> tuple[IPNetwork, ...]:
-        """What the pod reaches by its gateway, each once."""
-        found = self.giver.destinations(with_defaults=conf.include_default_routes)
-        return tuple(dict.fromkeys(found))
 
 
 def of_program(kind: str, given: Given) -> Addresses:

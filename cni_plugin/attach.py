@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cni_plugin import annotations as wishes
-from cni_plugin import dataplane, endpoint
+from cni_plugin import dataplane, endpoint, interfaces
 from cni_plugin.addresses import NOBODY, Addresses, Giver, of_program, recorded
 from cni_plugin.annotations import wanted_addresses
 from cni_plugin.delegate import Delegate
@@ -107,7 +107,9 @@ class Attaching:
     ) -> Allocations:
         """Addresses of our IPAM: the sandbox's own, or its VM's; `marks` are noted of the owner."""
         p, workload = self.ports, self.workload
-        handle, owner = workload.handle_id, {**workload.owner(p.node, p.now()), **(marks or {})}
+        handle = workload.handle_id
+        noted = {**interfaces.marks(self.args.ifname), **(marks or {})}
+        owner = workload.owner(p.node, p.now()) | noted
         want = replace(self._wanted(), lan=lan)
         before = p.ipam.by_handle(handle)
         if workload.vm is None:
@@ -133,6 +135,7 @@ class Attaching:
         """The veth with all that is on it; (host, pod) ends."""
         p, workload = self.ports, self.workload
         used_to = guest_side(p, workload, self.place)
+        way_out = interfaces.leads_out(p.namespaces, self.args)
         plan = dataplane.Attachment(
             host_name=self.place.host_name,
             ifname=self.args.ifname,
@@ -143,7 +146,8 @@ class Attaching:
             host_routes=not workload.is_target,
             takes_over=workload.vm is not None,
             alias=names.link_alias(self.conf.name, self.args.container_id),
-            destinations=got.destinations(self.conf),
+            destinations=interfaces.destinations(p.store, self.conf, got.giver, way_out=way_out),
+            way_out=way_out,
             forwarding=self.conf.container_settings.allow_ip_forwarding,
             queues=self.conf.num_queues,
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_interface
 
-from cni_plugin import chain, dataplane, endpoint
+from cni_plugin import chain, dataplane, endpoint, interfaces
 from cni_plugin.addresses import giver_of
 from cni_plugin.endpoint import Place
 from cni_plugin.errors import CheckFailed, InvalidConfig, UnknownContainer
@@ -23,7 +23,7 @@ from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from ipam.client import Allocation
 from libtortie.errors import KernelError, NotFound
-from libtortie.linux.port import IPInterface, Kernel, Link
+from libtortie.linux.port import IPInterface, Kernel, Link, Route
 from libtortie.model import names
 from libtortie.model.resources import WorkloadEndpoint
 
@@ -41,7 +41,7 @@ def check(ports: Ports, place: Place, args: CmdArgs, conf: NetConf) -> None:
     stored = _endpoint(ports, place, args)
     found = [
         *_result(before, stored, args),
-        *_links(ports, place, stored, args),
+        *_links(ports, place, stored, args, conf),
         *_policy(ports, place, stored),
         *_ownership(ports, stored, args),
     ]
@@ -79,7 +79,9 @@ def _result(before: chain.Previous, stored: WorkloadEndpoint, args: CmdArgs) -> 
         yield f"prevResult has MAC {mac} for {args.ifname}, the endpoint {stored.spec.mac}"
 
 
-def _links(ports: Ports, place: Place, stored: WorkloadEndpoint, args: CmdArgs) -> Iterator[str]:
+def _links(
+    ports: Ports, place: Place, stored: WorkloadEndpoint, args: CmdArgs, conf: NetConf
+) -> Iterator[str]:
     name = endpoint.host_name_of(stored, place)
     host = ports.kernel.link(name)
     if host is None:
@@ -96,12 +98,22 @@ def _links(ports: Ports, place: Place, stored: WorkloadEndpoint, args: CmdArgs) 
         yield from _host_routes(ports.kernel, name, addresses)
     inside = ports.namespaces.open(args.netns)
     try:
-        yield from _pod_side(inside, host, stored, args)
+        way_out = interfaces.leads_out(ports.namespaces, args)
+        reached = interfaces.destinations(ports.store, conf, giver_of(stored), way_out=way_out)
+        versions = _versions(addresses)
+        routes = dataplane.pod_routes(args.ifname, versions, reached, way_out=way_out)
+        yield from _pod_side(inside, host, stored, args, routes)
     finally:
         inside.close()
 
 
-def _pod_side(inside: Kernel, host: Link, stored: WorkloadEndpoint, args: CmdArgs) -> Iterator[str]:
+def _pod_side(
+    inside: Kernel,
+    host: Link,
+    stored: WorkloadEndpoint,
+    args: CmdArgs,
+    routes: tuple[Route, ...],
+) -> Iterator[str]:
     peer = next((link for link in inside.links() if link.ifindex == host.peer_ifindex), None)
     if peer is None or peer.peer_ifindex != host.ifindex:
         yield f"interface {host.name} does not lead into {args.netns}"
@@ -121,10 +133,9 @@ def _pod_side(inside: Kernel, host: Link, stored: WorkloadEndpoint, args: CmdArg
     if not addresses <= actual:
         yield f"{args.ifname} has {_text(actual)}, not {_text(addresses)}"
     yield from _sysctls(inside, dataplane.pod_sysctls(args.ifname, ipv6=6 in versions), "the pod")
-    destinations = giver_of(stored).destinations(with_defaults=False)
-    for wanted in dataplane.pod_routes(args.ifname, versions, destinations):
-        routes = inside.routes(dst=wanted.dst)
-        if not any(one.ifname == args.ifname and one.gateway == wanted.gateway for one in routes):
+    for wanted in routes:
+        found = inside.routes(dst=wanted.dst)
+        if not any(one.ifname == args.ifname and one.gateway == wanted.gateway for one in found):
             yield f"the pod has no route {wanted.dst} dev {args.ifname}"
 
 

@@ -53,7 +53,8 @@ class Attachment:
     """What to wire. `host_routes` is False for a migration target; `takes_over` lets the routes
     of an earlier sandbox of the same VM be replaced; `mac` empty lets the kernel choose.
     `alias` says on the link whose it is. `destinations` are what the pod reaches by its gateway;
-    `forwarding` lets it forward packets; `queues` are the veth's, in each direction."""
+    `forwarding` lets it forward packets; `queues` are the veth's, in each direction. An interface
+    that is not the pod's `way_out` has no gateway, and its destinations on the link."""
 
     host_name: str
     ifname: str
@@ -67,6 +68,7 @@ class Attachment:
     destinations: tuple[IPNetwork, ...] = (_DEFAULT_4, _DEFAULT_6)
     forwarding: bool = False
     queues: int = 1
+    way_out: bool = True
 
     @property
     def versions(self) -> set[int]:
@@ -126,13 +128,22 @@ def pod_routes(
     ifname: str,
     versions: set[int],
     destinations: tuple[IPNetwork, ...] = (_DEFAULT_4, _DEFAULT_6),
+    *,
+    way_out: bool = True,
 ) -> tuple[Route, ...]:
-    """Routes inside the pod: the gateway on the link, and the destinations by the gateway."""
+    """Routes inside the pod: the gateway on the link, and the destinations by the gateway.
+
+    The IPv4 gateway is on the link of the pod's way out; another interface's destinations are
+    neighbours, for whom the node answers by proxy ARP. IPv6's gateway is each link's own.
+    """
     out: list[Route] = []
-    if 4 in versions:
+    if 4 in versions and way_out:
         out.append(Route(_GATEWAY_NET, 0, ifname, link_scope=True))
     for dst in destinations:
         if dst.version not in versions:
+            continue
+        if dst.version == 4 and not way_out:
+            out.append(Route(dst, 0, ifname, link_scope=True))
             continue
         metric, gateway = (0, GATEWAY) if dst.version == 4 else (ROUTE_PRIORITY, HOST_LINK_LOCAL)
         out.append(Route(dst, metric, ifname, gateway=gateway.ip))
@@ -214,7 +225,8 @@ def _wire_pod(namespaces: Namespaces, plan: Attachment, log: Log) -> None:
         _apply(inside, sysctls, log)
         if plan.has_ipv6:
             _enable_ipv6(inside, plan.ifname)
-        for route in pod_routes(plan.ifname, plan.versions, plan.destinations):
+        routes = pod_routes(plan.ifname, plan.versions, plan.destinations, way_out=plan.way_out)
+        for route in routes:
             inside.ensure_route(route)
         for address in plan.addresses:
             inside.ensure_address(plan.ifname, as_interface(address))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cni_plugin import endpoint, seats
+from cni_plugin import endpoint, interfaces, seats
 from cni_plugin.calls import ENDPOINT, IPAM, WIRING, phase
 from cni_plugin.endpoint import Place
 from cni_plugin.identity import VMIdentity, Workload
@@ -111,14 +111,16 @@ def _disown(ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None) ->
     A VM's sandbox may have addresses of its own, too, from before `kubeVirtVMAddressPersistence`
     was enabled; and what an ADD recorded that was undone names no VM.
     """
-    release_container(ports, names.container_handle(network, args.container_id), args.container_id)
+    handle = names.container_handle(network, args.container_id, args.ifname)
+    release_container(ports, handle, args.container_id)
     if ports.delegate is not None:
         ports.delegate.delete(args)
     if vm is None:
         return
     leaver = Workload(args.namespace, args.pod, args.container_id, "", args.pod_uid, vm=vm)
-    handle = names.vm_handle(network, args.namespace, vm.name)
-    seats.leave(ports, (handle, leaver.owner(ports.node, ports.now())))
+    owner = leaver.owner(ports.node, ports.now()) | interfaces.marks(args.ifname)
+    for seat in interfaces.of_vm(network, args.namespace, vm.name, args.ifname):
+        seats.leave(ports, (seat, owner))
 
 
 def release_container(ports: Ports, handle: str, container_id: str) -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cni_plugin import endpoint
+from cni_plugin import endpoint, interfaces
 from cni_plugin.endpoint import Place
 from cni_plugin.identity import VMIdentity
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
+from ipam.ownership import ifname_of
 from libtortie.datastore.port import Datastore
 from libtortie.linux.port import Link
 from libtortie.model import names
@@ -36,20 +37,21 @@ class Stale:
 def find_stale(store: Datastore, node: str, conf: NetConf) -> list[Stale]:
     """Attachments of this network and node that are not in `conf.valid_attachments`."""
     valid = set(conf.valid_attachments or ())
-    known: set[str] = {container_id for container_id, _ in valid}
+    known = set(valid)
     out: list[Stale] = []
     for stored in endpoint.of_node(store, node):
         container_id = stored.spec.container_id
         if not container_id or not _is_of_network(stored, conf.name):
             continue
-        known.add(container_id)
+        known.add((container_id, stored.spec.endpoint))
         if (container_id, stored.spec.endpoint) in valid:
             continue
         out.append(Stale(_args_of(stored), True, endpoint.vm_of(stored)))
     for owner, attribute in owners_on(store, node):
         container_id = owner.get("container-id", "")
-        if container_id and container_id not in known and _belongs(owner, attribute, conf.name):
-            known.add(container_id)
+        sandbox = container_id, ifname_of(owner)
+        if container_id and sandbox not in known and _belongs(owner, attribute, conf.name):
+            known.add(sandbox)
             out.append(_half_made(owner))
     return out
 
@@ -98,15 +100,17 @@ def _is_of_network(stored: WorkloadEndpoint, network: str) -> bool:
     handle = stored.metadata.annotations.get(names.ANNOTATION_HANDLE, "")
     vm = endpoint.vm_of(stored)
     if vm is not None:
-        return handle == names.vm_handle(network, stored.metadata.namespace, vm.name)
-    return handle == names.container_handle(network, stored.spec.container_id)
+        place = stored.metadata.namespace, vm.name, stored.spec.endpoint
+        return handle in interfaces.of_vm(network, *place)
+    return handle == names.container_handle(network, stored.spec.container_id, stored.spec.endpoint)
 
 
 def _belongs(owner: Owner, attribute: Attribute, network: str) -> bool:
     vmi, namespace = owner.get("vmi-name", ""), owner.get("namespace", "")
     if vmi:
-        return attribute.handle_id == names.vm_handle(network, namespace, vmi)
-    return attribute.handle_id == names.container_handle(network, owner["container-id"])
+        return attribute.handle_id in interfaces.of_vm(network, namespace, vmi, ifname_of(owner))
+    handle = names.container_handle(network, owner["container-id"], ifname_of(owner))
+    return attribute.handle_id == handle
 
 
 def _args_of(stored: WorkloadEndpoint) -> CmdArgs:
@@ -125,7 +129,7 @@ def _half_made(owner: Owner) -> Stale:
     vm = None
     if owner.get("vmi-name"):
         vm = VMIdentity(owner["vmi-name"], owner.get("vmi-uid", ""), owner.get("vm-uid", ""))
-    return Stale(args_of(owner, "eth0"), False, vm)
+    return Stale(args_of(owner, ifname_of(owner)), False, vm)
 
 
 def _pod_args(namespace: str, pod: str, uid: str) -> dict[str, str]:

@@ -69,7 +69,7 @@ class VMIdentity:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What an attachment belongs to. `pod` is empty for a caller that names no pod; `mac` empty
-    lets the kernel choose."""
+    lets the kernel choose. Annotations are about the first interface: another has none."""
 
     namespace: str
     pod: str
@@ -124,7 +124,7 @@ class Identifier:
         Raises `IdentityRefused`, `MigrationRefused` (persistence Disabled), `Unavailable`,
         `Unauthorized` naming verb and resource.
         """
-        handle = names.container_handle(conf.name, args.container_id)
+        handle = names.container_handle(conf.name, args.container_id, args.ifname)
         asked_mac = args.args.get("MAC", "")
         if not args.pod or self._kube is None:
             self._require_api(args, conf)
@@ -137,9 +137,13 @@ class Identifier:
         vm, vmi = self._vm_of(pod, space)
         if vm is not None:
             handle = names.vm_handle(conf.name, pod.metadata.namespace, vm.name)
-        mac = wanted_mac(pod.metadata.annotations, conf, asked_mac)
-        if vmi is not None:
-            mac = vmi.pod_network_mac() or mac or (names.derived_mac(handle) if vm else "")
+        first = args.ifname == names.FIRST_INTERFACE
+        wishes = pod.metadata.annotations if first else {}
+        mac = wanted_mac(wishes, conf, asked_mac)
+        if vmi is not None and first:
+            mac = vmi.pod_network_mac() or mac
+        if vm is not None and not mac:
+            mac = names.derived_mac(handle if first else f"{handle}/{args.ifname}")
         return Workload(
             namespace=args.namespace,
             pod=args.pod,
@@ -149,9 +153,9 @@ class Identifier:
             mac=mac,
             vm=vm,
             labels=pod.metadata.labels,
-            annotations=pod.metadata.annotations,
+            annotations=wishes,
             namespace_labels=space.metadata.labels,
-            namespace_annotations=space.metadata.annotations,
+            namespace_annotations=space.metadata.annotations if first else {},
             service_account=pod.spec.service_account_name,
             ports=_ports(pod),
         )

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
-from cni_plugin import detach, gc, seats
+from cni_plugin import detach, gc, interfaces, seats
 from cni_plugin.annotations import wanted_addresses
 from cni_plugin.attach import Allocations, Attaching
 from cni_plugin.chain import previous
@@ -34,9 +34,6 @@ from libtortie.linux.port import IPInterface
 from libtortie.model import names
 from libtortie.model.ipam import IPAddress
 
-_FIRST = "eth0"
-"""The interface whose handle is Calico's; others of one network and sandbox have their own."""
-
 
 class IPAMPlugin:
     """`skel.PluginVerbs`."""
@@ -48,9 +45,8 @@ class IPAMPlugin:
         """Give a sandbox's interface its addresses (CNI spec, ADD)."""
         p = self._ports
         workload = p.identify.workload(args, conf)
-        if workload.vm is None:
-            workload = replace(workload, handle_id=handle_of(conf.name, args))
         with p.locks.hold(_lock_key(conf.name, args), LOCK_SECONDS), ExitStack() as stack:
+            workload = interfaces.seated(p, args, conf.name, workload)
             undo = Undo(stack, p.monotonic, p.sleep, p.log)
             step = Attaching(p, args, conf, workload, place_of(args, p.node), undo)
             marks = {PLUGIN: conf.type, IFNAME: args.ifname}
@@ -106,7 +102,7 @@ class IPAMPlugin:
 
     def _take_back(self, args: CmdArgs, conf: NetConf) -> None:
         p = self._ports
-        detach.release_container(p, handle_of(conf.name, args), args.container_id)
+        detach.release_container(p, _handle_of(conf.name, args), args.container_id)
         for seat in self._seats(args, conf):
             seats.leave(p, seat)
 
@@ -117,7 +113,7 @@ class IPAMPlugin:
 
     def _held(self, args: CmdArgs, conf: NetConf) -> frozenset[IPAddress]:
         """The addresses of which the sandbox is an owner."""
-        handles = [handle_of(conf.name, args), *(handle for handle, _ in self._seats(args, conf))]
+        handles = [_handle_of(conf.name, args), *(handle for handle, _ in self._seats(args, conf))]
         found = (item for handle in handles for item in self._ports.ipam.by_handle(handle))
         return frozenset(item.address for item in found if _is_owner(item, args))
 
@@ -137,10 +133,8 @@ class IPAMPlugin:
         )
 
 
-def handle_of(network: str, args: CmdArgs) -> str:
-    """The handle of an interface's addresses, unless they are a VM's."""
-    handle = names.container_handle(network, args.container_id)
-    return handle if args.ifname == _FIRST else f"{handle}.{args.ifname}"
+def _handle_of(network: str, args: CmdArgs) -> str:
+    return names.container_handle(network, args.container_id, args.ifname)
 
 
 def lan_of(conf: NetConf) -> Lan | None:
@@ -174,9 +168,9 @@ def _attachments(ports: Ports, conf: NetConf) -> list[CmdArgs]:
         args = gc.args_of(owner, owner.get(IFNAME, ""))
         if PLUGIN not in owner or not args.container_id:
             continue
-        handles = [handle_of(conf.name, args)]
-        if owner.get("vmi-name"):
-            handles = [names.vm_handle(conf.name, args.namespace, owner["vmi-name"])]
+        handles: tuple[str, ...] = (_handle_of(conf.name, args),)
+        if vm := owner.get("vmi-name"):
+            handles = interfaces.of_vm(conf.name, args.namespace, vm, args.ifname)
         if attribute.handle_id in handles:
             found[args.container_id, args.ifname] = args
     return list(found.values())

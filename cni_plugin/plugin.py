@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from cni_plugin import check, detach, gc, readiness, status
+from cni_plugin import check, detach, gc, interfaces, readiness, status
 from cni_plugin.attach import Attaching
 from cni_plugin.calls import ENDPOINT, IDENTITY, IPAM, LOCK, POLICY, WIRING, note, phase
 from cni_plugin.endpoint import Place, place_of
@@ -45,6 +45,7 @@ class Plugin:
             workload = p.identify.workload(args, conf)
         place = place_of(args, p.node)
         with self._locked(place), ExitStack() as stack:
+            workload = interfaces.seated(p, args, conf.name, workload)
             undo = Undo(stack, p.monotonic, p.sleep, p.log)
             step = Attaching(p, args, conf, workload, place, undo)
             step.require_readable_wishes()

@@ -13,20 +13,20 @@ repeat finds no seat, and succeeds whatever the API does.
 
 from __future__ import annotations
 
+from cni_plugin import interfaces
 from cni_plugin.identity import VMIdentity
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
 from ipam.ownership import pod_owner, same_sandbox
 from libtortie.errors import TortieError, Unavailable
-from libtortie.model import names
 from libtortie.model.ipam import Owner
 
 Seat = tuple[str, Owner]
 
 
 def of_sandbox(ports: Ports, args: CmdArgs, network: str) -> list[Seat]:
-    """(handle, owner) of each VM of this network whose owner is this sandbox."""
-    me = pod_owner(
+    """(handle, owner) of each VM of this network whose owner is this sandbox's interface."""
+    me = interfaces.marks(args.ifname) | pod_owner(
         namespace=args.namespace,
         pod=args.pod,
         node=ports.node,
@@ -39,7 +39,7 @@ def of_sandbox(ports: Ports, args: CmdArgs, network: str) -> list[Seat]:
         for handle, owner in ports.ipam.seats_of(args.container_id)
         if same_sandbox(owner, me)
         and owner.get("vmi-name")
-        and handle == names.vm_handle(network, args.namespace, owner["vmi-name"])
+        and handle in interfaces.of_vm(network, args.namespace, owner["vmi-name"], args.ifname)
     ]
 
 

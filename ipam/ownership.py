@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 
 from libtortie.errors import MigrationRefused, OwnerMismatch
 from libtortie.model.ipam import Owner
+from libtortie.model.names import FIRST_INTERFACE
 
 PLUGIN = "cni-type"
 """Owner attribute: the other plugin that asked for the address, and wired it as it likes."""
 
 IFNAME = "ifname"
-"""Owner attribute: the interface that the other plugin asked for."""
+"""Owner attribute: the sandbox's interface that has the address, where it is not the first."""
 
 OwnerGone = Callable[[Owner], bool]
 """Says whether an owner is proved to exist no longer; False when in doubt."""
@@ -102,8 +103,14 @@ def same_pod(one: Owner, other: Owner) -> bool:
 
 
 def same_sandbox(one: Owner, other: Owner) -> bool:
-    """Whether both are the same sandbox of the same pod."""
-    return same_pod(one, other) and _agree(one, other, "container-id")
+    """Whether both are the same interface of the same sandbox of the same pod."""
+    same = same_pod(one, other) and _agree(one, other, "container-id")
+    return same and ifname_of(one) == ifname_of(other)
+
+
+def ifname_of(owner: Owner) -> str:
+    """The interface of a sandbox that an owner is about."""
+    return owner.get(IFNAME, FIRST_INTERFACE)
 
 
 def same_vm(one: Owner, other: Owner) -> bool:
@@ -145,6 +152,16 @@ def refuse_rival(owners: Owners, claimant: Owner, lives: PodLives) -> None:
             )
 
 
+def _refuse_other_interface(sitting: Owner, claimant: Owner) -> None:
+    """A sandbox's interfaces don't share an address; two that claim at once both find it free."""
+    same = same_pod(sitting, claimant) and _agree(sitting, claimant, "container-id")
+    if same and ifname_of(sitting) != ifname_of(claimant):
+        raise OwnerMismatch(
+            f"interface {ifname_of(sitting)} of {_pod_text(claimant)} has the address; "
+            f"{ifname_of(claimant)} may not take it over"
+        )
+
+
 def _is_rival(sitting: Owner, claimant: Owner, seat: str) -> bool:
     """Whether another pod has what this one claims: the active seat or, for a migration's target,
     either seat as the target of the same migration (it may have been promoted)."""
@@ -164,6 +181,7 @@ def claim(
     VM of the same name must be gone. Raises `OwnerMismatch` naming both.
     """
     refuse_rival(owners, claimant, lives)
+    _refuse_other_interface(owners.active, claimant)
     strangers = [o for o in (owners.active, owners.alternate) if o and not same_vm(o, claimant)]
     for stranger in strangers:
         if not gone(stranger):
@@ -191,6 +209,7 @@ def claim_target(
     """
     if not named:
         refuse_rival(owners, target, lives)
+    _refuse_other_interface(owners.alternate, target)
     current = owners.active or owners.alternate
     if current and not same_vm(current, target):
         raise MigrationRefused(

@@ -12,6 +12,9 @@ from urllib.parse import quote
 
 DEFAULT_NETWORK = "k8s-pod-network"
 INTERFACE_PREFIX = "cali"
+FIRST_INTERFACE = "eth0"
+"""A sandbox's interface whose names are Calico's; others are told apart by their own."""
+
 HOST_SIDE_MAC = "ee:ee:ee:ee:ee:ee"
 """Equal on all nodes, so that a migrated guest's gateway entry stays right."""
 
@@ -30,19 +33,26 @@ ORCHESTRATOR_K8S = "k8s"
 ORCHESTRATOR_CNI = "cni"
 
 
-def host_ifname(namespace: str, pod: str) -> str:
-    """Host end of a Kubernetes pod's veth: `cali` + 11 hex digits of SHA-1(`<ns>.<pod>`)."""
-    digest = hashlib.sha1(f"{namespace}.{pod}".encode(), usedforsecurity=False).hexdigest()
-    return INTERFACE_PREFIX + digest[:11]
+def host_ifname(namespace: str, pod: str, ifname: str = FIRST_INTERFACE) -> str:
+    """Host end of a Kubernetes pod's veth: `cali` + 11 hex digits of SHA-1(`<ns>.<pod>`).
+
+    For an interface beside the first one, `/<interface>` is hashed, too.
+    """
+    return _hashed(f"{namespace}.{pod}", ifname)
 
 
-def host_ifname_of_container(container_id: str) -> str:
+def host_ifname_of_container(container_id: str, ifname: str = FIRST_INTERFACE) -> str:
     """Host end of a veth for a caller that names no pod: `cali` + 11 hex of SHA-1 of the id.
 
     Calico takes the first 11 characters of the id. We differ, because callers that number their
     containers share them, and two containers with one name would be attached wrongly.
     """
-    digest = hashlib.sha1(container_id.encode(), usedforsecurity=False).hexdigest()
+    return _hashed(container_id, ifname)
+
+
+def _hashed(workload: str, ifname: str) -> str:
+    text = workload if ifname == FIRST_INTERFACE else f"{workload}/{ifname}"
+    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return INTERFACE_PREFIX + digest[:11]
 
 
@@ -66,9 +76,10 @@ def wep_name(node: str, orchestrator: str, workload: str, endpoint: str) -> str:
     return "-".join(part.replace("-", "--") for part in (node, orchestrator, workload, endpoint))
 
 
-def container_handle(network: str, container_id: str) -> str:
-    """Handle of an ordinary pod: one sandbox, one handle."""
-    return f"{network or DEFAULT_NETWORK}.{container_id}"
+def container_handle(network: str, container_id: str, ifname: str = FIRST_INTERFACE) -> str:
+    """Handle of an ordinary pod: one per sandbox, and per interface beside the first."""
+    handle = f"{network or DEFAULT_NETWORK}.{container_id}"
+    return handle if ifname == FIRST_INTERFACE else f"{handle}.{ifname}"
 
 
 def vm_handle(network: str, namespace: str, vmi_name: str) -> str:
@@ -82,6 +93,12 @@ def vm_handle(network: str, namespace: str, vmi_name: str) -> str:
     if len(prefix) + len(identity) > HANDLE_MAX:
         identity = hashlib.sha256(identity.encode()).hexdigest()
     return prefix + identity
+
+
+def vm_interface_handle(network: str, namespace: str, vmi_name: str, ifname: str) -> str:
+    """Handle of a VM's interface where another one of the VM has the network's."""
+    digest = hashlib.sha256(f"{namespace}.{vmi_name}/{ifname}".encode()).hexdigest()
+    return f"{network or DEFAULT_NETWORK}{VM_MARK}{digest}"
 
 
 def vm_of_handle(handle_id: str) -> tuple[str, str] | None:

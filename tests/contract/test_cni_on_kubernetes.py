@@ -126,6 +126,11 @@ def test_a_runtime_without_pods_or_with_other_interfaces_is_refused(
     with pytest.raises(InvalidInput, match="keeps endpoints on pods"):
         node.add("", "c2")
     assert world.nothing_left()
+    node.add("web", "c1", uid=pod.metadata.uid)
+    before = world.left()
+    node.delete("web", "c1", ifname="net1")  # what a runtime asks for after a refusal
+    node.delete("", "c2")
+    assert world.left() == before
 
 
 def test_an_agent_starts_on_a_cluster_that_has_nothing_yet(

@@ -225,16 +225,6 @@ def test_a_host_name_that_anothers_container_has_is_refused(world: CniWorld) -> 
     assert world.left() == before
 
 
-def test_a_second_interface_of_a_pod_is_refused(world: CniWorld) -> None:
-    node = world.node()
-    world.put_pod("web-0")
-    node.add("web-0", "c1")
-    before = world.left()
-    with pytest.raises(AttachmentConflict, match="one interface"):
-        node.add("web-0", "c1", ifname="net1")
-    assert world.left() == before
-
-
 def test_the_pool_runs_dry(world: CniWorld) -> None:
     node = world.node()
     for number in range(2):
