@@ -192,9 +192,44 @@ def test_dual_stack(node: RealNode) -> None:
     both = {"ipam": {"assign_ipv6": "true"}}
     node.add("web-0", "c1", **both)
     other = node.add("web-1", "c2", **both).addresses[1]
-    run("ping", "-6", "-c1", "-W1", str(other.ip), inside=f"{node.prefix}-c1")
+    run("ping", "-6", "-c1", "-W60", str(other.ip), inside=f"{node.prefix}-c1")
     routes = ip(f"{node.prefix}-c1", "-6", "route", "show", "default")
     assert routes[0]["gateway"] == "fe80::ecee:eeff:feee:eeee"
+
+
+def test_pods_reach_each_other_by_either_of_their_interfaces(node: RealNode) -> None:
+    """As Multus attaches them: the second network is beside the first, not instead of it."""
+    run("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1", inside=node.name)  # the agent's
+    for name, cidr in (
+        ("six", "fd00:10:65::/112"),
+        ("lan", "10.77.0.0/24"),
+        ("lan6", "fd77::/112"),
+    ):
+        node.world.pool(name, cidr)
+    first = {"ipam": {"assign_ipv6": "true", "ipv4_pools": ["pool-4"], "ipv6_pools": ["six"]}}
+    ipam = {"assign_ipv6": "true", "ipv4_pools": ["lan"], "ipv6_pools": ["lan6"]}
+    second = conf(name="lan", ipam=ipam)
+    results = []
+    for number in range(2):
+        node.world.put_pod(f"web-{number}")
+        one = node.add(f"web-{number}", f"c{number}", **first)
+        args = node.args(f"web-{number}", f"c{number}", "net1")
+        results.append((one, node.plugin.cmd_add(args, second)))
+        for result, settings in zip(results[-1], (conf(**first), second), strict=True):
+            where = node.args(f"web-{number}", f"c{number}", result.interfaces[1].name)
+            told = {"prev_result": result.to_wire("1.1.0")}
+            node.plugin.cmd_check(where, settings.model_copy(update=told))
+    inside = f"{node.prefix}-c0"
+    (way,) = ip(inside, "route", "show", "default")
+    assert way["dev"] == "eth0"
+    for number, ifname in enumerate(("eth0", "net1")):
+        own, other = (pair[number].addresses for pair in results)
+        for mine, theirs in zip(own, other, strict=True):
+            (way, *_) = ip(inside, "route", "get", str(theirs.ip))
+            assert (way["dev"], way["prefsrc"]) == (ifname, str(mine.ip))
+            run("ping", "-c1", "-W60", str(theirs.ip), inside=inside)
+    node.plugin.cmd_del(node.args("web-0", "c0", "net1"), second)
+    run("ping", "-c1", "-W60", first_address(results[1][0]), inside=inside)
 
 
 def test_the_same_pod_name_again_and_again(node: RealNode) -> None:
