@@ -17,7 +17,7 @@ from cni_plugin.identity import VMIdentity, Workload
 from cni_plugin.skel import CmdArgs
 from cni_plugin.undo import Log
 from libtortie.datastore.port import Datastore, Record
-from libtortie.errors import AlreadyExists, Conflict, InvalidInput, Malformed, NotFound
+from libtortie.errors import AlreadyExists, Conflict, Malformed, NotFound
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import IPAddress
@@ -153,13 +153,10 @@ def _annotations(workload: Workload, wired: Wired) -> dict[str, str]:
 
 
 def read(store: Datastore, key: ResourceKey) -> Record | None:
-    """The stored endpoint, or None. A record that cannot be read is nobody's: None too.
-
-    So is one that the store cannot have: Kubernetes' has the first interface of pods only.
-    """
+    """The stored endpoint, or None. A record that cannot be read is nobody's: None too."""
     try:
         record = store.get(key)
-    except (NotFound, Malformed, InvalidInput):
+    except (NotFound, Malformed):
         return None
     return record if isinstance(record.value, WorkloadEndpoint) else None
 
