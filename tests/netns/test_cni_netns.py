@@ -184,6 +184,25 @@ def test_a_migration_targets_gateway_answers_though_its_address_is_routed_elsewh
     assert gateway_answers(node, "c1")
 
 
+def test_a_migrated_guests_full_sized_packets_pass_where_the_mtu_was_lowered(
+    node: RealNode,
+) -> None:
+    """It booted with the source's MTU and does not hear of another."""
+    world = node.world
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-a")
+    world.node("elsewhere").add("virt-launcher-db-a", "c9", conf={"mtu": 1500})
+    world.put_migration("m1")
+    world.put_launcher("virt-launcher-db-b", migration="m1")
+    target = node.add("virt-launcher-db-b", "c1", mtu=1400)
+    host = names.host_ifname("default", "virt-launcher-db-b")
+    assert [ip(node.name, "link", "show", host)[0]["mtu"], target.interfaces[1].mtu] == [1500] * 2
+    run("ip", "route", "add", first_address(target), "dev", host, inside=node.name)  # the agent's
+    full = ["ping", "-c1", "-W60", "-M", "do", "-s", str(1500 - 28)]
+    run(*full, "172.31.9.1", inside=f"{node.prefix}-c1")
+    run(*full, first_address(target), inside=node.name)
+
+
 def test_dual_stack(node: RealNode) -> None:
     run("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1", inside=node.name)  # the agent's
     node.world.pool("pool-6", "fd00:10:65::/112")
