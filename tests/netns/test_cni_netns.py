@@ -251,6 +251,24 @@ def test_pods_reach_each_other_by_either_of_their_interfaces(node: RealNode) -> 
     run("ping", "-c1", "-W60", first_address(results[1][0]), inside=inside)
 
 
+def test_check_by_any_path_of_the_same_namespace(node: RealNode) -> None:
+    """Runtimes name it by /var/run or /run, or by a process that is in it."""
+    node.world.put_pod("web-0")
+    told = node.add("web-0", "c1").to_wire("1.1.0")
+    inside = ["nsenter", f"--net={node.path('c1')}", "sleep", "infinity"]
+    with subprocess.Popen(inside) as process:
+        try:
+            paths = [f"/var{node.path('c1')}", f"/proc/{process.pid}/ns/net"]
+            own = Path(node.path("c1")).stat().st_ino
+            while Path(paths[1]).stat().st_ino != own:  # nsenter is on its way
+                assert process.poll() is None
+            for path in paths:
+                args = CmdArgs("c1", path, "eth0", node.args("web-0", "c1").args)
+                node.plugin.cmd_check(args, conf(prevResult=told))
+        finally:
+            process.kill()
+
+
 def test_the_same_pod_name_again_and_again(node: RealNode) -> None:
     """Each sandbox is taken down while its namespace stays, and the next one comes at once."""
     for number in range(12):

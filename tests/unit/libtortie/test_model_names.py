@@ -58,3 +58,25 @@ def test_an_alias_names_network_and_container_and_fits_the_kernel() -> None:
         "x tortie:a/b",
     ):
         assert names.sandbox_of_alias(other) is None
+
+
+def test_an_interface_beside_the_first_has_names_that_no_other_workload_has() -> None:
+    """A pod's name may have dots, an interface's too; a `/` has neither."""
+    pods = [f"{name}{number}" for name in ("web", "web.net1", "net1") for number in range(10_000)]
+    calls = [(pod, ifname) for pod in pods for ifname in ("eth0", "net1", "net1.5")]
+    found = {names.host_ifname("default", *call) for call in calls}
+    assert len(found) == len(calls)
+    assert {len(name) for name in found} == {15}
+    assert names.host_ifname("default", "web", "eth0") == names.host_ifname("default", "web")
+
+
+def test_the_handle_of_a_vms_further_interface() -> None:
+    calls = [(vm, ifname) for vm in ("db", "db.net1", "d") for ifname in ("net1", "net1.net1", "b")]
+    handles = {names.vm_interface_handle("lan", "default", *call) for call in calls}
+    assert len(handles) == len(calls)
+    for handle in handles:
+        assert handle.startswith("lan.vmi.")
+        assert names.vm_of_handle(handle) is None, "whose it is, its owners say"
+    longest = names.vm_interface_handle("n" * 63, "s" * 63, "v" * 253, "i" * 15)
+    assert len(longest) <= names.KUBERNETES_NAME_MAX
+    assert longest == longest.lower()
