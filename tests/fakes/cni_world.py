@@ -340,6 +340,7 @@ class CniNode:
             sleep=clock.sleep,
         )
         self.settings: dict[str, Any] = {}
+        self.ifname = "eth0"
         self.program: Run | None = None
         self.plugin = Plugin(self.ports())
 
@@ -386,7 +387,7 @@ class CniNode:
     def args(self, pod: str, container: str, namespace: str = "default", **extra: str) -> CmdArgs:
         uid = extra.pop("uid", "")
         netns = extra.pop("netns", self.netns(container))
-        ifname = extra.pop("ifname", "eth0")
+        ifname = extra.pop("ifname", self.ifname)
         known = {"K8S_POD_NAME": pod, "K8S_POD_NAMESPACE": namespace} if pod else {}
         if uid:
             known["K8S_POD_UID"] = uid
