@@ -23,7 +23,11 @@ _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 
 
 def replace_file(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file atomically and durably. Raises OSError; the old file is there then."""
+    """Replace a file atomically and durably; its directory is made if there is none.
+
+    Raises OSError; the old file is there then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}{UNFINISHED}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)

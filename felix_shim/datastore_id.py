@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from felix_shim.state import write_durably
+from cni_plugin.durable import replace_file
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
@@ -71,7 +71,7 @@ def _remember(store: Datastore, memory: Path, known: str) -> str:
     assert isinstance(store, SqliteDatastore)  # its type was asked for
     if store.id != known:
         try:
-            write_durably(memory, f"{store.id}\n".encode())
+            replace_file(memory, f"{store.id}\n".encode(), 0o600)
         except OSError as error:
             store.close()
             raise Unavailable(f"{memory}: {error.strerror}: the id must be kept") from error

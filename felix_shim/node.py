@@ -16,8 +16,8 @@ from ipaddress import IPv4Address, IPv4Interface, ip_interface
 from pathlib import Path
 from typing import Any
 
+from cni_plugin.durable import replace_file
 from felix_shim.ensure import ensure
-from felix_shim.state import write_durably
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind, ResourceKey, Resources
@@ -145,5 +145,5 @@ def _taken(facts: NodeFacts, rivals: tuple[str, ...]) -> AddressTakenError:
 def write_files(nodename_file: Path, node: str, mtu_file: Path, mtu: int) -> None:
     """Tell the CNI plugin who this node is and what its uplinks carry. Raises OSError."""
     if mtu:
-        write_durably(mtu_file, str(mtu).encode(), mode=0o644)
-    write_durably(nodename_file, node.encode(), mode=0o644)
+        replace_file(mtu_file, str(mtu).encode(), 0o644)
+    replace_file(nodename_file, node.encode(), 0o644)

@@ -11,11 +11,11 @@ the new one. An unreadable file is as good as none: the kernel's raised routes a
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cni_plugin.durable import replace_file
 from felix_shim.migration import Machine, Timing
 from felix_shim.migration_record import dump_machine, load_machine
 from felix_shim.model import EndpointId
@@ -109,28 +109,7 @@ class StateFile:
 
     def save(self, memory: Memory, now: float) -> None:
         """Replace the file, durably. Raises OSError."""
-        write_durably(self.path, encode(memory, self.boot_id, now))
-
-
-def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file so that a crash at any moment leaves the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)  # whatever the umask, and whoever left a temporary file
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        replace_file(self.path, encode(memory, self.boot_id, now), 0o600)
 
 
 def boot_id() -> str:
