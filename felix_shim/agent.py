@@ -22,6 +22,7 @@ import click
 
 from cni_plugin.agreement import Agreement
 from cni_plugin.calls import CallMetrics
+from cni_plugin.durable import replace_file
 from cni_plugin.frame import Request, Response
 from cni_plugin.locks import FileLocks
 from cni_plugin.skel import PluginVerbs, dispatch
@@ -33,6 +34,7 @@ from felix_shim.chores import Identity
 from felix_shim.cluster import scopes
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
+from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig, load_config
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
@@ -59,7 +61,7 @@ from felix_shim.policy import PolicySet
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
 from felix_shim.startup import StartUp
-from felix_shim.state import Memory, StateFile, boot_id, write_durably
+from felix_shim.state import Memory, StateFile, boot_id
 from felix_shim.world import World
 from ipam.attempts import DEFAULT_RETRY, Attempts
 from ipam.client import IPAMClient
@@ -349,13 +351,15 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
     files = StatusFiles(config.status_dir)
     state = StateFile(config.state_file, boot_id())
     uplinks = parts.start_up.uplinks()
+    gateways = Complaint(parts.log, "ipv6_gateway_missing")
 
     def apply_policy(rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
         sysctls.ensure_node(parts.kernel)
-        if any(one.version == 6 for each in rules.endpoints for one in each.addresses):
+        if rules.ipv6_interfaces:
             sysctls.ensure_ipv6(parts.kernel, uplinks)
         failed = sysctls.ensure_workloads(parts.kernel, interfaces)
         nft.apply(rules)
+        gateways.about(sysctls.ensure_gateways(parts.kernel, rules.ipv6_interfaces))
         return failed
 
     def ask_raises(addresses: frozenset[IPAddress], urgent: bool) -> None:
@@ -406,7 +410,7 @@ def _run_bird(config: NodeConfig) -> Callable[[BirdInput], None] | None:
     def ensure(wanted: BirdInput) -> None:
         text = render_bird(replace(wanted, log_file=log_file))
         if config.bird.mode == "external" and not bird.alive():
-            write_durably(Path(config.run_dir) / "bird.conf", text.encode(), mode=0o644)
+            replace_file(Path(config.run_dir) / "bird.conf", text.encode(), 0o644)
             raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
         bird.ensure(text)
 

@@ -15,6 +15,7 @@ from libtortie.errors import Malformed
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import (
     ANNOTATION_HANDLE,
+    ANNOTATION_IPAM,
     ANNOTATION_MIGRATION_UID,
     ANNOTATION_POD_UID,
     ANNOTATION_VMI_NAME,
@@ -75,5 +76,6 @@ def _vm(resource: WorkloadEndpoint) -> VMRef | None:
     name, uid = annotations.get(ANNOTATION_VMI_NAME, ""), annotations.get(ANNOTATION_VMI_UID, "")
     if not name or not uid:
         return None
-    handle = annotations.get(ANNOTATION_HANDLE, "")
+    ours = not annotations.get(ANNOTATION_IPAM)  # else IPAM has no owner to be kept right
+    handle = annotations.get(ANNOTATION_HANDLE, "") if ours else ""
     return VMRef(resource.metadata.namespace, name, uid, handle)

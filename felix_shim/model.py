@@ -23,7 +23,10 @@ class EndpointId:
 
 @dataclass(frozen=True, slots=True)
 class VMRef:
-    """The VM an endpoint belongs to, as the CNI plugin verified it."""
+    """The VM an endpoint belongs to, as the CNI plugin verified it.
+
+    `handle_id` is empty where our IPAM did not give the addresses.
+    """
 
     namespace: str
     vmi_name: str

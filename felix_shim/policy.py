@@ -65,6 +65,12 @@ class PolicySet:
         """The endpoints by interface name."""
         return {endpoint.interface: endpoint for endpoint in self.endpoints}
 
+    @property
+    def ipv6_interfaces(self) -> frozenset[str]:
+        """Where an IPv6 workload is."""
+        six = (one for one in self.endpoints if any(a.version == 6 for a in one.addresses))
+        return frozenset(one.interface for one in six)
+
 
 def compile_endpoint(endpoint: Endpoint) -> EndpointPolicy:
     """The rules of one endpoint. Raises `InvalidInput` for a name or MAC that cannot be one."""

@@ -302,6 +302,9 @@ class World:
         self.due.chores.add(STATUS)
 
     def _route(self, route: Route, *, present: bool) -> None:
+        gateway = route.dst.version == 6 and route.dst.is_link_local
+        if gateway and not present and _workload(route.ifname):
+            self.due.chores.add(POLICY)  # the IPv6 gateway's address went with it
         if self.routes.observe(route, present=present):
             self._route_changed(route.dst)
 

@@ -1,10 +1,13 @@
-"""Kernel settings that workload interfaces need.
+"""Kernel settings, and the one address, that workload interfaces need.
 
 * The guest's gateway 169.254.1.1 is answered by proxy ARP, at once (`proxy_delay` 0: the default
   holds the first answer back for up to 0.8 s).
 * `rp_filter` is 0 on the veth and for `all` (the kernel takes the larger of the two): while a
   migration target has no route, strict or loose reverse-path filtering would leave the gateway's
   ARP unanswered. Spoofed packets are dropped by nftables, by interface, MAC and address.
+* The guest's IPv6 gateway is the veth's link-local address, which is the same on every node: the
+  kernel answers for it by itself. (`proxy_ndp` answers only for addresses that somebody has added
+  one by one, so nothing depends on it.)
 * A kernel that forwards IPv6 takes itself for a router and forgets the default route it learnt
   from advertisements, unless `accept_ra` is 2. So the node begins to forward IPv6 with its first
   IPv6 workload, and its uplinks go on listening.
@@ -14,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from libtortie.errors import KernelError, NotFound
+from cni_plugin.dataplane import HOST_LINK_LOCAL
+from libtortie.errors import KernelError, NotFound, first_line
 from libtortie.linux.port import Kernel
 
 NODE = (
@@ -61,6 +65,27 @@ def ensure_ipv6(kernel: Kernel, uplinks: Iterable[str]) -> None:
 def ensure_workloads(kernel: Kernel, interfaces: Iterable[str]) -> frozenset[str]:
     """Set up these interfaces; returns those that could not be (not there yet, or refused)."""
     return frozenset(name for name in interfaces if not _ensure(kernel, name))
+
+
+def ensure_gateways(kernel: Kernel, interfaces: Iterable[str]) -> str:
+    """Give these interfaces their IPv6 gateway's address back where it is gone.
+
+    An interface has it when it has the route that the kernel adds with it: one reading for all.
+    Returns why one cannot have it, or nothing; a link that is not there needs none.
+    """
+    wanted = frozenset(interfaces)
+    if not wanted:
+        return ""
+    have = {route.ifname for route in kernel.routes(dst=HOST_LINK_LOCAL.network)}
+    trouble = ""
+    for name in sorted(wanted - have):
+        try:
+            kernel.ensure_address(name, HOST_LINK_LOCAL)
+        except NotFound:
+            continue
+        except KernelError as error:
+            trouble = trouble or f"{name}: {first_line(error)}"
+    return trouble
 
 
 def _ensure(kernel: Kernel, interface: str) -> bool:

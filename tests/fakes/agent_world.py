@@ -112,9 +112,12 @@ def endpoint_record(
     vm: bool = True,
     labels: Mapping[str, str] | None = None,
     vmi_uid: str = VMI_UID,
+    ifname: str = "eth0",
+    handle: str = "",
+    notes: Mapping[str, str] | None = None,
 ) -> Record:
-    """A WorkloadEndpoint as the CNI plugin writes it."""
-    name = wep_name(node, "k8s", pod, "eth0")
+    """A WorkloadEndpoint as the CNI plugin writes it; `notes` are further annotations."""
+    name = wep_name(node, "k8s", pod, ifname)
     pod_labels = {"projectcalico.org/namespace": NAMESPACE, **(labels or {})}
     annotations = {"tortie.io/pod-uid": f"uid-of-{pod}"}
     if vm:
@@ -122,8 +125,9 @@ def endpoint_record(
         annotations |= {
             "tortie.io/vmi-name": VMI,
             "tortie.io/vmi-uid": vmi_uid,
-            "tortie.io/handle": vm_handle("", NAMESPACE, VMI),
+            "tortie.io/handle": handle or vm_handle("", NAMESPACE, VMI),
         }
+    annotations |= notes or {}
     if migration:
         pod_labels["kubevirt.io/migrationJobUID"] = migration
         annotations["tortie.io/migration-uid"] = migration
@@ -143,10 +147,10 @@ def endpoint_record(
                 "node": node,
                 "containerID": container or f"ctr-{pod}",
                 "pod": pod,
-                "endpoint": "eth0",
-                "ipNetworks": [f"{address}/32"],
+                "endpoint": ifname,
+                "ipNetworks": [str(ip_network(address))],
                 "profiles": [f"kns.{NAMESPACE}"],
-                "interfaceName": host_ifname(NAMESPACE, pod),
+                "interfaceName": host_ifname(NAMESPACE, pod, ifname),
                 "mac": MAC,
             },
         },
@@ -267,6 +271,7 @@ class Bench:
         if self.nft_broken:
             raise KernelError("nft: broken on purpose")
         self.rules.append(rules)
+        sysctls.ensure_gateways(self.kernel, rules.ipv6_interfaces)
         return failed
 
     def _write_status(self, bodies: Mapping[str, str]) -> None:
@@ -373,14 +378,15 @@ class Bench:
 
     def attach(self, record: Record) -> None:
         """A CNI ADD as far as the agent sees it: veth, then the stored endpoint."""
-        self.add_veth(pod_of(record))
+        assert isinstance(record.value, WorkloadEndpoint)
+        self.add_veth(pod_of(record), record.value.spec.endpoint)
         self.tell(Stored(ENDPOINTS, record))
 
-    def add_veth(self, pod: str) -> None:
+    def add_veth(self, pod: str, ifname: str = "eth0") -> None:
         """A pod's veth, up."""
         path = self.kernel.namespaces.create(f"/ns/{pod}")
-        pair = VethPair(host_ifname(NAMESPACE, pod), "ee:ee:ee:ee:ee:ee", "eth0", path, 1500)
-        self.kernel.ensure_veth(pair)
+        name = host_ifname(NAMESPACE, pod, ifname)
+        self.kernel.ensure_veth(VethPair(name, "ee:ee:ee:ee:ee:ee", ifname, path, 1500))
 
     def detach(self, record: Record) -> None:
         """A CNI DEL: the endpoint goes, then the veth."""
@@ -394,15 +400,22 @@ class Bench:
         """API objects deleted."""
         self.tell(*(Vanished(one) for one in objects))
 
-    def sign(self, pod: str, kind: SignKind = SignKind.RARP, *, episode: int | None = None) -> None:
+    def sign(
+        self,
+        pod: str,
+        kind: SignKind = SignKind.RARP,
+        *,
+        episode: int | None = None,
+        ifname: str = "eth0",
+    ) -> None:
         """What the sniffer posts when it hears the VM; nothing if it does not listen."""
-        endpoint = EndpointId(NAMESPACE, pod)
+        endpoint = EndpointId(NAMESPACE, pod, ifname)
         watched = self.watched.get(endpoint)
         if watched is None and episode is None:
             return
         heard_in = episode if episode is not None else watched.episode if watched else 0
         now = int(self.clock.now * 1e9)
-        self.tell(Sign(endpoint, host_ifname(NAMESPACE, pod), heard_in, kind, now))
+        self.tell(Sign(endpoint, host_ifname(NAMESPACE, pod, ifname), heard_in, kind, now))
 
     def raised(self, next_hop: str = "", address: str = ADDRESS) -> None:
         """What BIRD says about an address; no next hop: raised nowhere."""
@@ -427,17 +440,17 @@ class Bench:
 
     # -- looking -----------------------------------------------------------------------------
 
-    def metrics(self, pod: str, address: str = ADDRESS) -> list[int]:
+    def metrics(self, pod: str, address: str = ADDRESS, ifname: str = "eth0") -> list[int]:
         """Metrics of the routes to an address on a pod's veth, best first."""
         return sorted(
             route.priority
-            for route in self.kernel.routes(dst=ip_network(f"{address}/32"))
-            if route.ifname == host_ifname(NAMESPACE, pod) and route.table == MAIN_TABLE
+            for route in self.kernel.routes(dst=ip_network(address))
+            if route.ifname == host_ifname(NAMESPACE, pod, ifname) and route.table == MAIN_TABLE
         )
 
-    def state(self, pod: str) -> State:
+    def state(self, pod: str, ifname: str = "eth0") -> State:
         """The state of a pod's machine."""
-        local = self.reconciler.world.roster.get(EndpointId(NAMESPACE, pod))
+        local = self.reconciler.world.roster.get(EndpointId(NAMESPACE, pod, ifname))
         assert local is not None, f"no endpoint {pod}"
         return local.machine.state
 
