@@ -6,9 +6,12 @@ the agent. Says nothing but the metrics, and takes nothing. A port that is taken
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
 
 from felix_shim.complaint import Complaint
 from felix_shim.jsonlog import Log
@@ -29,7 +32,7 @@ class MetricsServer:
         self.complaint = ""
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._server: HTTPServer | None = None
+        self._server: TCPServer | None = None
 
     @property
     def port(self) -> int:
@@ -40,7 +43,7 @@ class MetricsServer:
         """A thread's body, until `stop`."""
         while not self._stop.is_set():
             try:
-                server = HTTPServer(self._address, self._handler())
+                server = _Listener(self._address, self._handler())
             except OSError as error:
                 self.complaint = f"port {self._address[1]}: {error}"
                 self._trouble.about(self.complaint)
@@ -66,7 +69,19 @@ class MetricsServer:
         metrics = self._metrics
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_SECONDS
+            timeout = REQUEST_SECONDS  # of one read; the clock is for all of them
+
+            def setup(self) -> None:
+                """Start the request's clock."""
+                super().setup()
+                self._clock = threading.Timer(REQUEST_SECONDS, _hang_up, [self.connection])
+                self._clock.daemon = True
+                self._clock.start()
+
+            def finish(self) -> None:
+                """Stop it."""
+                self._clock.cancel()
+                super().finish()
 
             def do_GET(self) -> None:
                 """The metrics, at their one path."""
@@ -82,3 +97,26 @@ class MetricsServer:
                 """Scrapes are no decisions."""
 
         return Handler
+
+
+class _Listener(TCPServer):
+    """Both families for an empty address where the kernel has both; a name is never looked up."""
+
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        host, port = address
+        both = not host and socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
+    def server_bind(self) -> None:
+        """Bind; IPv4 comes to a socket of IPv6, too."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # it is closed already
+        connection.shutdown(socket.SHUT_RDWR)

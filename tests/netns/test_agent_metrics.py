@@ -28,10 +28,10 @@ PORT = 9091
 
 
 @contextmanager
-def serving(port: int = 0) -> Iterator[MetricsServer]:
+def serving(port: int = 0, host: str = "127.0.0.1") -> Iterator[MetricsServer]:
     """A server in this process, on a free port."""
     counter = Counter("a_total", "A.")
-    server = MetricsServer("127.0.0.1", port, [counter], NullLog())
+    server = MetricsServer(host, port, [counter], NullLog())
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -42,10 +42,10 @@ def serving(port: int = 0) -> Iterator[MetricsServer]:
         assert not thread.is_alive()
 
 
-def scrape(port: int, path: str = "/metrics") -> tuple[str, str]:
+def scrape(port: int, path: str = "/metrics", host: str = "127.0.0.1") -> tuple[str, str]:
     """The content type and body of a scrape. Raises HTTPError."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+    with opener.open(f"http://{host}:{port}{path}", timeout=60) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
 
@@ -72,7 +72,44 @@ def test_a_scraper_that_says_nothing_does_not_keep_others_out(
             closing(socket.create_connection(("127.0.0.1", port))) as rude,
         ):
             rude.sendall(b"GET /metrics HTTP/1.1\r\n")
-            assert "a_total" in scrape(port)[1]
+            until("others are served", lambda: served(port))
+
+
+def test_a_scraper_that_always_has_another_byte_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 0.2)
+    with serving() as server:
+        port = until("it listens", lambda: server.port)
+        with closing(socket.create_connection(("127.0.0.1", port))) as rude:
+
+            def refused() -> bool:
+                try:
+                    rude.sendall(b"x")
+                except OSError:
+                    return True
+                return False
+
+            until("it is hung up on", refused)
+            until("others are served", lambda: served(port))
+
+
+def served(port: int) -> bool:
+    """Whether a scrape succeeds; the test's own may be too slow for the short deadline."""
+    try:
+        return "a_total" in scrape(port)[1]
+    except OSError:
+        return False
+
+
+def test_both_families_are_served() -> None:
+    with serving(host="") as server:
+        port = until("it listens", lambda: server.port)
+        for host in ("127.0.0.1", "[::1]"):
+            assert "a_total" in scrape(port, host=host)[1]
+    with serving(host="::1") as server:
+        port = until("it listens", lambda: server.port)
+        assert "a_total" in scrape(port, host="[::1]")[1]
 
 
 def test_a_port_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
