@@ -14,6 +14,8 @@ from ipaddress import ip_interface
 from typing import Any
 
 from cni_plugin.errors import InvalidConfig
+from libtortie.linux.port import IPInterface
+from libtortie.model.ipam import IPAddress
 
 _BEFORE_CHAINS = ("0.1.0", "0.2.0")
 _LISTS = ("interfaces", "ips", "routes")
@@ -31,6 +33,10 @@ class Previous:
     ips: tuple[JSON, ...] = ()
     routes: tuple[JSON, ...] = ()
     more: Mapping[str, Any] | None = None
+
+    def addresses(self) -> frozenset[IPAddress]:
+        """All addresses, without their masks. Raises `InvalidConfig` for what is no address."""
+        return frozenset(_read(item.get("address")).ip for item in self.ips)
 
     def addresses_of(self, ifname: str) -> frozenset[str]:
         """The addresses of a sandbox's interface; those that name no interface are any's.
@@ -57,7 +63,10 @@ class Previous:
 
 
 def previous(value: Mapping[str, Any] | None) -> Previous | None:
-    """A `prevResult` of any CNI version, None where there is none. Raises `InvalidConfig`."""
+    """A `prevResult` of any CNI version, None where there is none.
+
+    Raises `InvalidConfig`, for addresses too: it must not come to light when ADD is done.
+    """
     if value is None:
         return None
     lists = {key: _objects(value, key) for key in _LISTS}
@@ -68,6 +77,8 @@ def previous(value: Mapping[str, Any] | None) -> Previous | None:
             gateway = {"gateway": old["gateway"]} if old.get("gateway") else {}
             lists["ips"] += ({"address": old.get("ip"), **gateway},)
             lists["routes"] += _objects(old, "routes")
+    for item in lists["ips"]:
+        _read(item.get("address"))
     known = {*_LISTS, "ip4", "ip6", "cniVersion"}
     more = {key: item for key, item in value.items() if key not in known}
     return Previous(lists["interfaces"], lists["ips"], lists["routes"], more)
@@ -114,7 +125,7 @@ def _ip(item: JSON, version: str) -> JSON:
     rest = {key: value for key, value in item.items() if key != "version"}
     if not version.startswith("0."):
         return rest
-    family = ip_interface(_normal(item.get("address"))).version
+    family = _read(item.get("address")).version
     return {"version": str(family), **rest}
 
 
@@ -128,7 +139,11 @@ def _objects(value: Mapping[str, Any], key: str) -> tuple[JSON, ...]:
 
 
 def _normal(address: object) -> str:
+    return str(_read(address))
+
+
+def _read(address: object) -> IPInterface:
     try:
-        return str(ip_interface(str(address)))
+        return ip_interface(str(address))
     except ValueError as error:
         raise InvalidConfig(f"prevResult.ips: {error}") from None

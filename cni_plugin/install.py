@@ -83,17 +83,17 @@ def install(
 def uninstall(bin_dir: Path, conf_dir: Path, kubeconfig: Path | None = None) -> list[str]:
     """Remove what `install` wrote, put back what it set aside; what was left alone, and why.
 
-    The other networks come back before ours goes. Raises OSError.
+    The other networks come back before ours goes, and what ours needs goes last. Raises OSError.
     """
     left: list[str] = []
     wanted = [bin_dir, conf_dir, *([kubeconfig.parent] if kubeconfig else [])]
     directories = [one for one in wanted if one.is_dir()]
     with only_writer(directories):
-        if kubeconfig is not None:
-            left += _remove(kubeconfig, kubeconfigs.is_ours)
         left += _put_back(conf_dir)
         for name in our_conflists(conf_dir):
             remove_file(conf_dir / name)
+        if kubeconfig is not None:
+            left += _remove(kubeconfig, kubeconfigs.is_ours)
         for name in EXECUTABLES:
             left += _remove(bin_dir / name, is_program)
         for directory in directories:

@@ -64,7 +64,7 @@ class IPAMPlugin:
         before = previous(conf.prev_result)
         if before is None:
             raise InvalidConfig("prevResult: CHECK needs the result of ADD")
-        told = {ip_interface(str(item.get("address"))).ip for item in before.ips}
+        told = before.addresses()
         held = self._held(args, conf)
         if not held:
             raise CheckFailed(f"container {args.container_id} has no address of {conf.name}")

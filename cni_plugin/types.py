@@ -187,9 +187,9 @@ class NetConf(Strict):
             raise ValueError('want a list of {"containerID": "...", "ifname": "..."}')
         pairs = []
         for item in value:
-            if not isinstance(item, dict) or not item.get("containerID"):
+            if not (isinstance(item, dict) and item.get("containerID") and item.get("ifname")):
                 raise ValueError('every item needs "containerID" and "ifname"')
-            pairs.append((item["containerID"], item.get("ifname", "")))
+            pairs.append((item["containerID"], item["ifname"]))
         return tuple(pairs)
 
     @model_validator(mode="after")
@@ -450,14 +450,3 @@ def _interface(item: Interface, version: str) -> dict[str, Any]:
     if item.sandbox:
         out["sandbox"] = item.sandbox
     return out
-
-
-def addresses_of_result(result: Mapping[str, Any]) -> frozenset[str]:
-    """The `address` texts of a previous result of any version. Raises `InvalidConfig`."""
-    texts: list[object] = []
-    try:
-        texts += [item["address"] for item in result.get("ips") or ()]
-        texts += [result[key]["ip"] for key in ("ip4", "ip6") if result.get(key)]
-        return frozenset(str(ip_network(str(text), strict=False)) for text in texts)
-    except (TypeError, KeyError, ValueError) as error:
-        raise InvalidConfig(f"prevResult: its addresses cannot be read: {error}") from None

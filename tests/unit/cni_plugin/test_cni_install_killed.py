@@ -124,6 +124,7 @@ class Node:
             assert self.kubeconfig.stat().st_mode & 0o777 == 0o600
         if read and "_tortie" in json.loads(read[0].read_bytes()):
             assert len(programs) == len(EXECUTABLES), "a network whose plugin is not there"
+            assert self.kubeconfig.exists(), "a network whose fallback cannot ask the API"
 
     def keeps_theirs(self) -> bool:
         """Whether nothing of the others' is lost."""

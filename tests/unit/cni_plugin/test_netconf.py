@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from cni_plugin.chain import previous
 from cni_plugin.errors import InvalidConfig, Refusal, UnsupportedField
 from cni_plugin.types import (
     SUPPORTED_VERSIONS,
     Interface,
     NetConf,
     Result,
-    addresses_of_result,
     parse_conf,
 )
 
@@ -149,6 +149,8 @@ def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
         ({"prevResult": "x"}, "prevResult"),
         ({"cni.dev/valid-attachments": {}}, "cni.dev/valid-attachments"),
         ({"cni.dev/valid-attachments": [{"ifname": "eth0"}]}, "containerID"),
+        ({"cni.dev/valid-attachments": [{"containerID": "c1"}]}, "ifname"),
+        ({"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": ""}]}, "ifname"),
         ({"cni.dev/valid-attachments": ["c1"]}, "containerID"),
         ({"cni.dev/valid-attachments": [{"containerID": 7}]}, "cni.dev/valid-attachments"),
     ],
@@ -342,7 +344,9 @@ GOLDEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 def test_result_golden(version: str) -> None:
     assert RESULT.to_wire(version) == GOLDEN[version]
-    assert addresses_of_result(GOLDEN[version]) == {"10.65.0.2/32", "fd00::2/128"}
+    told = previous(GOLDEN[version])
+    assert told is not None
+    assert {str(one) for one in told.addresses()} == {"10.65.0.2", "fd00::2"}
 
 
 def test_the_shipped_conflist_is_one_we_accept() -> None:

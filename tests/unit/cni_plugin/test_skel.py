@@ -269,12 +269,12 @@ def test_status_answers_50_for_whatever_would_keep_add_from_being_served() -> No
 def test_a_chains_result_is_extended_and_one_that_is_none_is_refused_before_anything_is_done() -> (
     None
 ):
-    conf: dict[str, Any] = {"cniVersion": "1.0.0", "name": "net", "type": "tortie"}
+    conf: dict[str, Any] = {"cniVersion": "0.4.0", "name": "net", "type": "tortie"}
     before = {"interfaces": [{"name": "lo", "sandbox": "/run/netns/x"}], "ips": []}
     _, body = call(stdin=json.dumps({**conf, "prevResult": before}).encode())
     assert [one["name"] for one in body["interfaces"]] == ["lo", "cali0", "eth0"]
     assert body["ips"][0]["interface"] == 2
-    for wrong in ({"ips": 7}, {"interfaces": [1]}):
+    for wrong in ({"ips": 7}, {"interfaces": [1]}, {"ips": [{}]}, {"ip4": {"ip": "x"}}):
         plugin = Recorder()
         stdin = json.dumps({**conf, "prevResult": wrong}).encode()
         refused(7, "prevResult", plugin=plugin, stdin=stdin)
