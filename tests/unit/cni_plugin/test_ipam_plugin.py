@@ -214,9 +214,10 @@ def test_check(world: CniWorld, lan: Foreign) -> None:
         lan.plugin.cmd_check(args, lan.conf(prevResult={**result, "ips": more["ips"][1:]}))
     with pytest.raises(InvalidConfig, match="CHECK needs"):
         lan.plugin.cmd_check(args, lan.conf())
-    for ips in ([{"address": "nowhere"}], [{}], ["10.65.0.2/26"]):
+    wrong: list[Any] = [{"address": "nowhere"}, {}, "10.65.0.2/26"]
+    for item in wrong:
         with pytest.raises(InvalidConfig, match=r"prevResult\.ips"):
-            lan.plugin.cmd_check(args, lan.conf(prevResult={**result, "ips": ips}))
+            lan.plugin.cmd_check(args, lan.conf(prevResult={**result, "ips": [item]}))
     lan.delete("web-0", "c1")
     with pytest.raises(CheckFailed, match="container c1 has no address of lan"):
         lan.plugin.cmd_check(args, lan.conf(prevResult=result))

@@ -274,7 +274,8 @@ def test_a_chains_result_is_extended_and_one_that_is_none_is_refused_before_anyt
     _, body = call(stdin=json.dumps({**conf, "prevResult": before}).encode())
     assert [one["name"] for one in body["interfaces"]] == ["lo", "cali0", "eth0"]
     assert body["ips"][0]["interface"] == 2
-    for wrong in ({"ips": 7}, {"interfaces": [1]}, {"ips": [{}]}, {"ip4": {"ip": "x"}}):
+    results: list[Any] = [{"ips": 7}, {"interfaces": [1]}, {"ips": [{}]}, {"ip4": {"ip": "x"}}]
+    for wrong in results:
         plugin = Recorder()
         stdin = json.dumps({**conf, "prevResult": wrong}).encode()
         refused(7, "prevResult", plugin=plugin, stdin=stdin)
