@@ -1,8 +1,9 @@
 """Taking back what a failed ADD did, under a deadline of its own.
 
-Each step is tried again while its error may pass, and a step that fails for good is logged and
-does not keep the others from running; the error the caller sees is always the first one. What
-is still left then is what DEL and GC find.
+Each step is tried again while its error may pass; one that is refused, or fails for good, is
+logged and does not keep the others from running; the error the caller sees is always the first
+one. It waits for the undo: `SECONDS` at most, and what the last attempt takes by itself (another
+program's IPAM: `delegate.SECONDS`). What is still left then is what DEL and GC find.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
+from cni_plugin.errors import Refusal
 from libtortie.errors import first_line
 
 SECONDS = 10.0
@@ -60,7 +62,7 @@ class Undo:
                 action()
                 return
             except Exception as error:
-                last = self._monotonic() + pause >= self._end
+                last = isinstance(error, Refusal) or self._monotonic() + pause >= self._end
                 self._log("undo_failed", step=name, error=first_line(error), final=last)
             if last:
                 return

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cni_plugin.delegate import DelegateFailed, Finished
-from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
+from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady, PolicyLate
 from cni_plugin.types import Result
+from cni_plugin.undo import SECONDS
 from libtortie.errors import InvalidInput, MigrationRefused, Unavailable
 from tests.fakes.cni_world import CniNode, CniWorld, conf, started_vm
 from tests.fakes.ipam_program import NEW, OLD, FakeProgram
@@ -182,8 +183,28 @@ def test_what_add_said_is_told_though_giving_back_fails_too(world: CniWorld) -> 
     program.answers["DEL"] = Finished(1, b'{"code": 5, "msg": "broken"}')
     with pytest.raises(DelegateFailed, match="ADD: full"):
         node.add("web-0", "c1")
-    last = [fields for event, fields in node.log if event == "undo_failed"][-1]
-    assert (last["step"], last["final"]) == ("release addresses", True)
+    (told,) = (fields for event, fields in node.log if event == "undo_failed")
+    assert (told["step"], told["final"]) == ("release addresses", True)
+    assert world.clock.elapsed == 0, "a refusal will not change: ADD's error waits for nothing"
+
+
+@pytest.mark.parametrize("verb", ["ADD", "DEL"])
+def test_giving_back_is_tried_again_for_a_while_if_it_may_yet_work(
+    world: CniWorld, verb: str
+) -> None:
+    node, program = delegating(world)
+    world.put_pod("web-0")
+    node.gate.satisfied = False
+    if verb == "DEL":
+        program.answers["DEL"] = Finished(1, b'{"code": 11, "msg": "later"}')
+    failing = {"policy_setup_timeout_seconds": 3, "policy_setup_on_timeout": "fail"}
+    with pytest.raises(PolicyLate):
+        node.add("web-0", "c1", conf=failing)
+    attempts = program.verbs().count("DEL")
+    assert (attempts > 3) if verb == "DEL" else attempts == 1
+    assert world.clock.elapsed <= 3 + SECONDS
+    assert world.endpoints() == []
+    assert node.veths() == {}, "what else there is to take back is not kept waiting"
 
 
 def test_results_of_the_oldest_form(world: CniWorld) -> None:
