@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cni_plugin.errors import PolicyLate
 from cni_plugin.types import Result
 from libtortie.errors import TortieError
 from tests.fakes.cni_world import CniNode, CniWorld, Faults, Killed, owners
@@ -203,6 +204,30 @@ def test_a_second_failure_in_the_undo_leaves_nothing(
             assert settled(world, before), (k, world.faults.seen)
             world.faults = Faults()
             assert blank(world) == holders, (k, more)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_where_late_policy_fails_add_all_is_taken_back(tmp_path: Path, case: Case) -> None:
+    """It fails at the last step. The repeat succeeds, and a later repeat's failure ends nothing."""
+    world, node, pod, container, before = fresh(tmp_path, case)
+    holders, told = blank(world), len(node.log)
+    closed = {"policy_setup_timeout_seconds": 2, "policy_setup_on_timeout": "fail"}
+    node.gate.satisfied = False
+    with pytest.raises(PolicyLate, match="was not in force within 2 s, and policy_setup_on") as e:
+        node.add(pod, container, conf=closed)
+    assert e.value.code == 11
+    assert node.log[told:] == [], "it is no warning, and nothing failed to be undone"
+    assert settled(world, before)
+    assert blank(world) == holders
+    node.gate.satisfied = True
+    first = node.add(pod, container, conf=closed)
+    attached = world.left()
+    node.gate.satisfied = False
+    with pytest.raises(PolicyLate):
+        node.add(pod, container, conf=closed)
+    assert world.left() == attached
+    node.gate.satisfied = True
+    assert node.add(pod, container, conf=closed) == first
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
