@@ -134,7 +134,6 @@ def test_what_the_runtime_remembers_is_not_what_del_goes_by(node: CallingNode) -
     node.runtime.check(network, two)
     forged = Attachment(one.container, one.netns)
     other = node.runtime.add(network, one)
-    node.runtime.cached(network, one)
     entry = node.runtime.cache / f"{network['name']}-{one.container}-eth0"
     entry.write_text(entry.read_text().replace(address(other), address(result)))
     node.runtime.delete(network, forged)

@@ -22,11 +22,13 @@ from tests.fakes.node_process import until
 pytestmark = pytest.mark.root
 
 IMAGE = "docker.io/library/tortie-test:latest"
+PLACES = ("/etc/cni/net.d", "/opt/cni/bin", "/var/lib/cni", "/run/containerd")
+"""ctr, runc and libcni know no other places: each node has its own there."""
+
 MOUNTS = (
-    'mkdir -p /etc/cni/net.d /opt/cni/bin && mount --bind "$1" /etc/cni/net.d && '
-    'mount --bind "$2" /opt/cni/bin && shift 2 && exec "$@"'
+    f"for place in {' '.join(PLACES)}; do "
+    'mkdir -p "$place" && mount --bind "$1" "$place" && shift || exit; done; exec "$@"'
 )
-"""ctr knows no other places than these two."""
 
 
 def image() -> bytes:
@@ -88,6 +90,9 @@ class Containerd:
     def __init__(self, node: CallingNode, directory: Path) -> None:
         self.node = node
         self.address = directory / "c.sock"
+        self.own = directory / "cni", directory / "run"
+        for place in self.own:
+            place.mkdir()
         config = directory / "config.toml"
         config.write_text(
             "version = 2\n"
@@ -98,14 +103,15 @@ class Containerd:
         )
         self.log = directory / "containerd.log"
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self._inside("containerd", "--config", str(config)), stdout=log, stderr=log
-            )
+            daemon = ("setpriv", "--pdeathsig", "KILL", "containerd", "--config", str(config))
+            self.process = subprocess.Popen(self._inside(*daemon), stdout=log, stderr=log)
+        self.archive = directory / "image.tar"
+
+    def prepare(self) -> None:
+        """Wait until it answers, and give it the image."""
         until("containerd answers", lambda: self.attempt("version").returncode == 0)
-        (directory / "image.tar").write_bytes(image())
-        done = self.attempt(
-            "images", "import", "--snapshotter", "native", str(directory / "image.tar")
-        )
+        self.archive.write_bytes(image())
+        done = self.attempt("images", "import", "--snapshotter", "native", str(self.archive))
         assert done.returncode == 0, done.stderr
 
     def attempt(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -119,21 +125,24 @@ class Containerd:
             timeout=200,
         )
 
-    def run(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a container to its end."""
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a container to its end. Its name is its control group's, on the whole machine."""
         options = ("--cni", "--rm", "--snapshotter", "native")
+        name = fresh_name("ctr")
         return self.attempt("run", *options, IMAGE, name, "/bin/busybox", *command)
 
     def close(self) -> None:
         """End it, and what it started: a container whose network was refused stays behind."""
-        for name in self.attempt("tasks", "list", "--quiet").stdout.split():
-            self.attempt("tasks", "delete", "--force", name)
-        self.process.terminate()
-        self.process.wait(90)
+        try:
+            for name in self.attempt("tasks", "list", "--quiet").stdout.split():
+                self.attempt("tasks", "delete", "--force", name)
+        finally:
+            self.process.kill()
+            self.process.wait()
 
     def _inside(self, *command: str) -> list[str]:
-        directories = str(self.node.conf_dir), str(self.node.bin_dir)
-        private = ("unshare", "--mount", "sh", "-c", MOUNTS, "sh", *directories)
+        directories = (self.node.conf_dir, self.node.bin_dir, *self.own)
+        private = ("unshare", "--mount", "sh", "-c", MOUNTS, "sh", *map(str, directories))
         return self.node.inside_command(*private, *command)
 
 
@@ -151,6 +160,7 @@ def containerd(node: CallingNode) -> Iterator[Containerd]:
     directory = Path(tempfile.mkdtemp(prefix="td-", dir="/tmp"))
     try:
         with closing(Containerd(node, directory)) as made:
+            made.prepare()
             yield made
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -159,8 +169,8 @@ def containerd(node: CallingNode) -> Iterator[Containerd]:
 def test_containers_get_an_address_and_give_it_back(
     node: CallingNode, containerd: Containerd
 ) -> None:
-    for name in ("one", "two"):
-        done = containerd.run(name, "ip", "address", "show", "eth0")
+    for _ in range(2):
+        done = containerd.run("ip", "address", "show", "eth0")
         assert done.returncode == 0, done.stderr
         assert "inet 10.65.0." in done.stdout
         assert node.owners() == {}, "its DEL has come, and named no namespace"
@@ -168,7 +178,7 @@ def test_containers_get_an_address_and_give_it_back(
 
     def refused() -> bool:
         """Whether ctr says what our plugin said; on a busy machine its own steps may fail first."""
-        done = containerd.run(fresh_name("three"), "true")
+        done = containerd.run("true")
         assert done.returncode != 0
         return "the given pool (nowhere) does not exist" in done.stderr
 

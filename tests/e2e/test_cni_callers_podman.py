@@ -47,6 +47,7 @@ class Podman:
             "[engine]\n"
             'cgroup_manager="cgroupfs"\n'
             'events_logger="file"\n'
+            'lock_type="file"\n'  # else in /dev/shm, with every podman of the machine
         )
 
     def __call__(self, *words: str) -> str:
@@ -80,6 +81,16 @@ class Podman:
             timeout=200,
         )
 
+    def close(self) -> None:
+        """End its containers, which would outlive their files, and unmount what it mounted."""
+        remove = ("rm", "--all", "--force", "--time", "0")
+        try:
+            until("its containers go", lambda: self.attempt(*remove).returncode == 0)
+        finally:
+            for name in ("root/vfs", "root", "tmp"):
+                command = ["umount", "-R", str(self.directory / name)]
+                subprocess.run(command, check=False, capture_output=True)
+
     def run(
         self, name: str, *options: str, command: tuple[str, ...] = ("/bin/sleep", "1000")
     ) -> str:
@@ -106,9 +117,7 @@ def podman(node: CallingNode) -> Iterator[Podman]:
         try:
             yield made
         finally:
-            made.attempt("rm", "--all", "--force", "--time", "0")
-            for path in (directory / "root" / "vfs", directory / "root", directory / "tmp"):
-                subprocess.run(["umount", "-R", str(path)], check=False, capture_output=True)
+            made.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -144,10 +153,12 @@ def test_a_published_port_leads_into_the_container(node: CallingNode, podman: Po
     (podman.rootfs / "index.html").write_text("it is me")
     httpd = ("/bin/busybox", "httpd", "-f", "-p", "80", "-h", "/")
     podman.run("web", "--publish", "18081:80", command=httpd)
-    fetch = node.inside_command("busybox", "wget", "-q", "-O", "-", "http://172.31.1.2:18081/")
+    fetch = node.inside_command(
+        "timeout", "20", "busybox", "wget", "-q", "-O", "-", "http://172.31.1.2:18081/"
+    )
 
     def fetched() -> bool:
-        done = subprocess.run(fetch, check=False, capture_output=True, timeout=60)
+        done = subprocess.run(fetch, check=False, capture_output=True, timeout=200)
         return done.stdout == b"it is me"
 
     until("the port leads there", fetched)
