@@ -7,6 +7,7 @@ handle, status file, block and affinity names.
 from __future__ import annotations
 
 import hashlib
+import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ FILE_NAME_MAX = 255
 """Bytes of a file's name (NAME_MAX of Linux's file systems)."""
 
 _ALIAS = "tortie:"
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 HANDLE_MAX = 128
 VM_MARK = ".vmi."
@@ -77,9 +79,16 @@ def wep_name(node: str, orchestrator: str, workload: str, endpoint: str) -> str:
 
 
 def container_handle(network: str, container_id: str, ifname: str = FIRST_INTERFACE) -> str:
-    """Handle of an ordinary pod: one per sandbox, and per interface beside the first."""
+    """Handle of an ordinary pod: one per sandbox, and per interface beside the first.
+
+    It is an object's name in Kubernetes, in lower case. An interface whose name could not be a
+    label there is told by a digest, which is longer than any interface's name.
+    """
     handle = f"{network or DEFAULT_NETWORK}.{container_id}"
-    return handle if ifname == FIRST_INTERFACE else f"{handle}.{ifname}"
+    if ifname == FIRST_INTERFACE:
+        return handle
+    plain = _LABEL.fullmatch(ifname)
+    return f"{handle}.{ifname if plain else hashlib.sha256(ifname.encode()).hexdigest()[:32]}"
 
 
 def vm_handle(network: str, namespace: str, vmi_name: str) -> str:

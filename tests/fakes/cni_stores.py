@@ -31,6 +31,7 @@ class StoredWorld(CniWorld):
 
     def __init__(self, directory: Path, store: Datastore, server: ApiServer | None = None) -> None:
         super().__init__(directory)
+        self.on_kubernetes = server is not None
         if server is not None:
             self.kube.api = server.api
         self.memory = cast(MemoryDatastore, store)  # its methods are the port's

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from libtortie.model import names
@@ -68,6 +70,20 @@ def test_an_interface_beside_the_first_has_names_that_no_other_workload_has() ->
     assert len(found) == len(calls)
     assert {len(name) for name in found} == {15}
     assert names.host_ifname("default", "web", "eth0") == names.host_ifname("default", "web")
+
+
+def test_the_handle_of_a_pods_further_interface() -> None:
+    """Kubernetes keeps it as an object's name, in which case does not count."""
+    assert names.container_handle("lan", "c1", "eth0") == "lan.c1"
+    assert names.container_handle("lan", "c1", "net-1") == "lan.c1.net-1"
+    odd = ["Net1", "NET1", "net_1", "net.1", "net1.", "-net1", "net1-", "1.net", "eth0.100", "n+~{"]
+    ids = ["c1", "c1.net", "c1.1"]
+    found = [names.container_handle("lan", one, name) for name in ["1", *odd] for one in ids]
+    assert len(set(found)) == len(found)
+    for handle in found:
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", handle)
+    longest = names.container_handle("n" * 63, "c" * 128, "I" * 15)
+    assert len(longest) <= names.KUBERNETES_NAME_MAX
 
 
 def test_the_handle_of_a_vms_further_interface() -> None:
