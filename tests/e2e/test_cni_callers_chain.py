@@ -18,8 +18,10 @@ pytestmark = pytest.mark.root
 
 LOOPBACK: JSON = {"type": "loopback"}
 RATE = 1_000_000
+PORT = 18090
+"""None that the node listens at: who calls it would reach the container instead."""
 CAPABILITIES = {
-    "portMappings": [{"hostPort": 18080, "containerPort": 80, "protocol": "tcp"}],
+    "portMappings": [{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}],
     "bandwidth": dict.fromkeys(("ingressRate", "ingressBurst", "egressRate", "egressBurst"), RATE),
 }
 PORTMAP: JSON = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
@@ -87,7 +89,7 @@ def test_add_check_and_delete_in_a_chain(
     checked = {**network, "plugins": [p for p in network["plugins"] if p["type"] != "portmap"]}
     node.runtime.check(checked, ours)  # Debian's portmap looks for IPv6 rules it never made
     if behind in ("portmap", "many"):
-        assert "18080" in run(node, "iptables-save", "-t", "nat")
+        assert str(PORT) in run(node, "iptables-save", "-t", "nat")
     if behind in ("bandwidth", "many"):
         assert "tbf" in run(node, "tc", "qdisc", "show", "dev", host)
     if behind in ("tuning", "many"):

@@ -35,6 +35,9 @@ from tests.fakes.cni_world import NETWORK, CniWorld
 from tests.fakes.node_process import API_PORT, NodeProcess, ip, until
 
 REPO = Path(__file__).resolve().parents[2]
+CALL_SECONDS = 200.0
+"""How long any call may take before it counts as hanging; the executable itself waits 170."""
+
 HANDLE = vm_handle(NETWORK, "default", "db")
 
 
@@ -82,8 +85,10 @@ class CalledNode(NodeProcess):
 
     def close(self) -> None:
         """Take everything away."""
-        self.server.close()
-        super().close()
+        try:
+            self.server.close()
+        finally:
+            super().close()
         assert self.server.crashes == []
 
     # -- doing -------------------------------------------------------------------------------
@@ -153,7 +158,7 @@ class CalledNode(NodeProcess):
         process.stdin = None
         return process
 
-    def finish(self, process: subprocess.Popen[bytes], *, seconds: float = 60.0) -> Answer:
+    def finish(self, process: subprocess.Popen[bytes], *, seconds: float = CALL_SECONDS) -> Answer:
         """Wait for a call's end."""
         stdout, stderr = process.communicate(timeout=seconds)
         self.processes.remove(process)
@@ -162,7 +167,7 @@ class CalledNode(NodeProcess):
 
     def call(self, verb: str, pod: str, container: str, **options: Any) -> Answer:
         """One call, whatever its outcome."""
-        seconds = options.pop("seconds", 60.0)
+        seconds = options.pop("seconds", CALL_SECONDS)
         return self.finish(self.begin(verb, pod, container, **options), seconds=seconds)
 
     def done(self, verb: str, pod: str, container: str, **options: Any) -> Answer:

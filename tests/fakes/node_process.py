@@ -137,10 +137,12 @@ class NodeProcess:
             process.wait()
         for opened in self.sockets.values():
             opened.close()
-        self.store.close()
-        for name in self.namespaces:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-        shutil.rmtree(self.root, ignore_errors=True)
+        try:
+            self.store.close()
+        finally:
+            for name in self.namespaces:
+                subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+            shutil.rmtree(self.root, ignore_errors=True)
 
     # -- doing -------------------------------------------------------------------------------
 

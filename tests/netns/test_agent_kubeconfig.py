@@ -44,7 +44,11 @@ class TokenNode(CalledNode):
 
     def fallback(self, verb: str, **settings: Any) -> Any:
         """A call of the fallback, with the kubeconfig in its configuration."""
-        conf = {"kubernetes": {"kubeconfig": str(self.kubeconfig)}, **settings}
+        conf = {
+            "kubernetes": {"kubeconfig": str(self.kubeconfig)},
+            "policy_setup_timeout_seconds": 0,  # there is no agent to wait for
+            **settings,
+        }
         return self.call(verb, "web", "c1", program="tortie-cni", **conf)
 
 

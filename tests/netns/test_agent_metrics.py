@@ -129,7 +129,7 @@ def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:
     with closing(node):
         node.world.put_pod("web-0")
         node.start()
-        added = node.done("ADD", "web-0", "c1")
+        added = node.done("ADD", "web-0", "c1", policy_setup_timeout_seconds=100)
         assert node.done("STATUS", "web-0", "c1").body is None
         node.done("CHECK", "web-0", "c1", prevResult=added.body)
         body = scraped(node)
@@ -169,7 +169,7 @@ def test_without_agent_and_rules_check_and_status_say_so(tmp_path: Path) -> None
     with closing(node):
         node.world.put_pod("web-0")
         node.start()
-        added = node.done("ADD", "web-0", "c1")
+        added = node.done("ADD", "web-0", "c1", policy_setup_timeout_seconds=100)
         node.stop()
         node.done("CHECK", "web-0", "c1", prevResult=added.body)
         assert node.done("STATUS", "web-0", "c1").body is None, "the rules are still there"
