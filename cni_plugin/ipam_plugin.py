@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 
 from cni_plugin import detach, gc, interfaces, seats
 from cni_plugin.annotations import wanted_addresses
@@ -30,7 +30,7 @@ from ipam.settings import read_pools
 from ipam.transaction import Transaction
 from libtortie.errors import InvalidInput, TortieError
 from libtortie.kube.objects import LAUNCHER_PREFIX
-from libtortie.linux.port import IPInterface
+from libtortie.linux.port import IPInterface, IPNetwork
 from libtortie.model import names
 from libtortie.model.ipam import IPAddress
 
@@ -119,12 +119,12 @@ class IPAMPlugin:
 
     def _result(self, got: Allocations, conf: NetConf) -> Result:
         gateways = tuple(ip_address(text) for text in conf.ipam.gateway)
-        taken = next((item.address for item in got if item.address in gateways), None)
-        if taken is not None:
-            raise InvalidInput(f"{taken} is ipam.gateway: no pod can have it")
         pools: Sequence[Pool] = ()
         if conf.ipam.prefix == "pool":
             pools, _ = read_pools(Transaction(self._ports.store))
+        lan = lan_of(conf) or Lan(routers=frozenset(gateways))
+        for item in got:
+            _require_hosts(item.address, _link_of(item, conf, pools), lan)
         return Result(
             interfaces=(),
             addresses=tuple(_with_prefix(item, conf, pools) for item in got),
@@ -146,10 +146,22 @@ def lan_of(conf: NetConf) -> Lan | None:
 
 
 def _with_prefix(item: Allocation, conf: NetConf, pools: Sequence[Pool]) -> IPInterface:
+    return ip_interface(f"{item.address}/{_link_of(item, conf, pools).prefixlen}")
+
+
+def _link_of(item: Allocation, conf: NetConf, pools: Sequence[Pool]) -> IPNetwork:
+    """On which an address's neighbours are; itself where it has none."""
     if conf.ipam.prefix == "host":
-        return ip_interface(item.address)
-    link = next((one.cidr for one in pools if item.address in one.cidr), item.block)
-    return ip_interface(f"{item.address}/{link.prefixlen}")
+        return ip_network(item.address)
+    return next((one.cidr for one in pools if item.address in one.cidr), item.block)
+
+
+def _require_hosts(address: IPAddress, link: IPNetwork, lan: Lan) -> None:
+    """Raises `InvalidInput` for an address that was asked for and is the link's own."""
+    if address in lan.routers:
+        raise InvalidInput(f"{address} is ipam.gateway: no pod can have it")
+    if lan.keeps(address, link):
+        raise InvalidInput(f"{address} is an address of {link} itself: no pod can have it")
 
 
 def _is_owner(item: Allocation, args: CmdArgs) -> bool:

@@ -76,18 +76,26 @@ class Lan:
     routers: frozenset[IPAddress] = frozenset()
 
     def spares(self, address: IPAddress, block: IPNetwork, pool: IPNetwork) -> bool:
-        """Whether an address is not for hosts."""
+        """Whether an address is given only to who asks for it, or to nobody."""
+        link = pool if self.whole_pool else block
+        if self.keeps(address, link):
+            return True
+        chosen = all(one.version != link.version for one in self.routers)
+        return chosen and not _is_pair(link) and address == link.network_address + 1
+
+    def keeps(self, address: IPAddress, link: IPNetwork) -> bool:
+        """Whether an address is the link's own: nobody's, not even for asking."""
         if address in self.routers:
             return True
-        link = pool if self.whole_pool else block
-        if link.max_prefixlen - link.prefixlen < 2:  # point to point (RFC 3021)
+        if _is_pair(link):
             return False
-        spared = {link.network_address}
-        if link.version == 4:
-            spared.add(link.broadcast_address)
-        if all(one.version != link.version for one in self.routers):
-            spared.add(link.network_address + 1)
-        return address in spared
+        last = link.broadcast_address if link.version == 4 else None
+        return address in (link.network_address, last)
+
+
+def _is_pair(link: IPNetwork) -> bool:
+    """Whether a link is point to point: both of its addresses are hosts' (RFC 3021, RFC 6164)."""
+    return link.max_prefixlen - link.prefixlen < 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,37 @@ def test_the_gateway_cannot_be_asked_for(world: CniWorld) -> None:
     assert world.nothing_left()
 
 
+@pytest.mark.parametrize(
+    ("prefix", "address", "link"),
+    [
+        ("block", "10.65.0.0", "10.65.0.0/26"),
+        ("block", "10.65.0.63", "10.65.0.0/26"),
+        ("pool", "10.65.0.255", "10.65.0.0/24"),
+    ],
+)
+def test_the_links_own_addresses_cannot_be_asked_for(
+    world: CniWorld, prefix: str, address: str, link: str
+) -> None:
+    lan = Foreign(world, prefix=prefix)
+    notes = {"cni.projectcalico.org/ipAddrs": f'["{address}"]'}
+    world.put_pod("web-0", annotations=notes)
+    with pytest.raises(InvalidInput, match=f"{address} is an address of {link} itself"):
+        lan.add("web-0", "c1")
+    assert world.nothing_left()
+    assert addresses(Foreign(world, prefix="host").add("web-0", "c1")) == [f"{address}/32"]
+
+
+def test_an_address_beside_them_can_be_asked_for(world: CniWorld) -> None:
+    """The first one, too, which is otherwise left to the plugin; and what ends a block."""
+    for number, (prefix, address) in enumerate(
+        (("block", "10.65.0.1/26"), ("pool", "10.65.0.63/24"))
+    ):
+        notes = {"cni.projectcalico.org/ipAddrs": f'["{address.partition("/")[0]}"]'}
+        world.put_pod(f"web-{number}", annotations=notes)
+        lan = Foreign(world, prefix=prefix)
+        assert addresses(lan.add(f"web-{number}", f"c{number}")) == [address]
+
+
 def test_addresses_that_are_routed_by_themselves(world: CniWorld) -> None:
     lan = Foreign(world, prefix="host")
     pods(world, 1)
