@@ -49,6 +49,9 @@ VM_KIND = "VirtualMachine"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 """Marks the API's copy of a static pod, whose UID is not the one the kubelet uses."""
 
+RUNNING = "Running"
+"""A VirtualMachineInstance's phase while its guest runs, as far as its node says."""
+
 DISABLED_TARGET = (
     "live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled"
 )
@@ -205,28 +208,38 @@ class Identifier:
 
     def pod_lives(self, owner: Owner) -> bool:
         """Whether the pod that an IPAM owner names exists and has not finished."""
+        found = self._pod_of(owner)
+        return found is not None and not found.finished
+
+    def _pod_of(self, owner: Owner) -> Pod | None:
+        """The pod that an IPAM owner names; None where there is none of that UID any more."""
         if not owner.get("pod"):
-            return False
+            return None
         found = self._find(Pod, owner["pod"], owner.get("namespace", ""))
-        if found is None or found.finished:
-            return False
-        return owner.get("pod-uid", found.metadata.uid) == found.metadata.uid
+        if found is None or owner.get("pod-uid", found.metadata.uid) != found.metadata.uid:
+            return None
+        return found
 
     def keeps_seat(self, owner: Owner, claimant_uid: str) -> bool:
         """Whether a VM's active owner keeps its seat from another of the VM's ordinary pods.
 
         It does while it lives, unless the instance's status denies it: names active pods, the
         claimant but not this one, and a node that is not this one's. A status that is still silent
-        or lags behind denies nobody.
+        or lags behind denies nobody. Nor is its deletion a proof of death: one that was
+        force-deleted runs on where its node is cut off, and keeps its seat for as long as the
+        instance is said to run there. (The VM's next pod is another instance's.)
         """
-        if not self.pod_lives(owner):
+        pod = self._pod_of(owner)
+        if not owner.get("pod") or (pod is not None and pod.finished):
             return False
         vmi = self._find(
             VirtualMachineInstance, owner.get("vmi-name", ""), owner.get("namespace", "")
         )
         if vmi is None or vmi.metadata.uid != owner.get("vmi-uid"):
-            return True
+            return pod is not None
         pods, node = vmi.status.active_pods, vmi.status.node_name
+        if pod is None:
+            return vmi.status.phase == RUNNING and node != "" and node == owner.get("node")
         denied = claimant_uid in pods and owner.get("pod-uid", claimant_uid) not in pods
         return not (denied and node and owner.get("node") != node)
 

@@ -147,8 +147,8 @@ def refuse_rival(owners: Owners, claimant: Owner, lives: PodLives) -> None:
     for seat, sitting in (("alternate", owners.alternate), ("active", owners.active)):
         if _is_rival(sitting, claimant, seat) and lives(sitting):
             raise OwnerMismatch(
-                f"the {seat} owner of the VM's address is {_pod_text(sitting)}, which is alive; "
-                f"{_pod_text(claimant)} may not take it over"
+                f"the {seat} owner of the VM's address is {_pod_text(sitting)}, which is alive "
+                f"as far as the API says; {_pod_text(claimant)} may not take it over"
             )
 
 

@@ -59,7 +59,7 @@ def vm(world: CniWorld) -> CniWorld:
 def test_who_lives_stays_unless_the_status_denies_it(vm: CniWorld, status: dict[str, Any]) -> None:
     put_status(vm, **status)
     before = vm.left()
-    with pytest.raises(OwnerMismatch, match=f"{REAL}, which is alive; pod default/{FORGED} may"):
+    with pytest.raises(OwnerMismatch, match=f"{REAL}, which is alive .*; pod default/{FORGED} may"):
         vm.node("node2").add(FORGED, "c9")
     assert owners(vm.node().ipam.by_handle(HANDLE)) == (REAL, "")
     assert vm.left() == {**before, "node2 links": [], "node2 routes": []}
@@ -88,6 +88,51 @@ def test_another_instances_status_says_nothing(vm: CniWorld) -> None:
         vm.node("node2").add("virt-launcher-db-next", "c2")
     vm.kube.remove(Pod, REAL, "default")
     vm.node("node2").add("virt-launcher-db-next", "c2")
+
+
+@pytest.mark.parametrize("active", [{}, {REAL_UID: "node1"}, {FORGED_UID: "node2"}], ids=str)
+def test_a_deleted_pod_object_is_no_dead_vm(vm: CniWorld, active: dict[str, str]) -> None:
+    """Its node is cut off and the pod was force-deleted: the VM runs on, as its status says."""
+    put_status(vm, phase="Running", nodeName="node1", activePods=active)
+    vm.kube.remove(Pod, REAL, "default")
+    with pytest.raises(OwnerMismatch, match=f"{REAL}, which is alive as far as the API says"):
+        vm.node("node2").add(FORGED, "c9")
+    assert owners(vm.node().ipam.by_handle(HANDLE)) == (REAL, "")
+
+
+@pytest.mark.parametrize(
+    ("pod", "status"),
+    [
+        (None, {"phase": "Failed", "nodeName": "node1"}),
+        (None, {"phase": "Running", "nodeName": "node2"}),
+        (None, {"phase": "Scheduling"}),
+        ({"phase": "Failed"}, {"phase": "Running", "nodeName": "node1"}),
+    ],
+)
+def test_a_seat_is_free_when_the_instance_is_not_said_to_run_there(
+    vm: CniWorld, pod: dict[str, str] | None, status: dict[str, Any]
+) -> None:
+    put_status(vm, **status)
+    vm.kube.remove(Pod, REAL, "default")
+    if pod is not None:
+        vm.put_launcher(REAL, status=pod)
+    vm.node("node2").add(FORGED, "c9")
+
+
+def test_the_vms_next_instance_has_the_address_though_the_old_node_is_cut_off(
+    vm: CniWorld,
+) -> None:
+    """The VM's controller gave the old one up. When its node is back, its DEL strips nobody."""
+    had = next(iter(vm.allocated()))
+    vm.kube.remove(Pod, REAL, "default")
+    put_status(vm, uid="vmi-db-2", phase="Scheduling")
+    reference = owner_reference("VirtualMachineInstance", "db", "vmi-db-2")
+    vm.put_launcher("virt-launcher-db-next", ownerReferences=[reference])
+    assert first_address(vm.node("node2").add("virt-launcher-db-next", "c2")) == had
+    for _ in range(2):
+        vm.node("node1").delete(REAL, "c1")
+    assert owners(vm.node("node2").ipam.by_handle(HANDLE)) == ("virt-launcher-db-next", "")
+    assert [one.spec.pod for one in vm.endpoints()] == ["virt-launcher-db-next"]
 
 
 @pytest.mark.parametrize("plural", ["pods", "virtualmachineinstances"])

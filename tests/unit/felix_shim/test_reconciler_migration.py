@@ -151,6 +151,19 @@ def test_without_bird_the_kernel_route_is_taken_at_its_word() -> None:
     assert bench.metrics("src") == [1024]
 
 
+def test_a_node_that_was_cut_off_raises_nothing_and_withdraws_when_it_is_back() -> None:
+    """Its VM had just come, its pod was force-deleted, and the VM began again elsewhere."""
+    bench = target_bench()
+    bench.sign("tgt")
+    succeed(bench)
+    assert bench.metrics("tgt") == [512]
+    bench.advance(2 * CONVERGENCE + 1)  # of which the API tells nothing
+    assert bench.metrics("tgt") == [1024], "a raise ends by itself"
+    bench.seen(instance("n2", uid="vmi-uid-2"))
+    assert bench.metrics("tgt") == []
+    assert bench.owned == {}, "nor does it claim the address back"
+
+
 def test_a_lingering_source_never_comes_back() -> None:
     """The source's pod hangs on for ten convergence times; its route stays away."""
     bench = Bench()
