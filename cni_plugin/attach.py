@@ -49,7 +49,8 @@ class Attaching:
     undo: Undo
 
     def require_free_name(self) -> None:
-        """Refuse a host interface name that another pod has, or a second interface of this pod."""
+        """Refuse a host interface name that another endpoint has, which is still there: names are
+        digests, and an earlier version gave all interfaces of a pod the same one."""
         p, place = self.ports, self.place
         if p.kernel.link(place.host_name) is None:
             return
@@ -63,8 +64,7 @@ class Attaching:
             if other.spec.container_id == place.container_id or theirs != place.workload:
                 raise AttachmentConflict(
                     f"interface {place.host_name} belongs to WorkloadEndpoint "
-                    f"{other.metadata.namespace}/{other.metadata.name}; "
-                    "a pod has one interface of this network"
+                    f"{other.metadata.namespace}/{other.metadata.name}: end that sandbox first"
                 )
 
     def require_readable_wishes(self) -> None:

@@ -77,6 +77,9 @@ def test_the_fallback_works_after_renewals_and_names_the_file_when_there_was_non
     assert answer.code == 106
     assert f"token of {node.kubeconfig}, written " in answer.body["msg"]
     assert "second" not in answer.body["msg"]
+    answer = node.fallback("STATUS")
+    assert answer.code == 50
+    assert f"token of {node.kubeconfig}, written " in answer.body["msg"]
     node.rotate("fourth")
     node.start()
     node.renewed("fourth")
