@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from felix_shim.routes import PRIORITY_MAX, Priorities
+from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.resources import FelixConfigurationSpec
 from libtortie.model.times import parse_duration
 
@@ -42,6 +43,12 @@ def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Setti
             seconds = parse_duration(spec.live_migration_route_convergence_time)
         except ValueError as error:
             problems.append(f"{name}: liveMigrationRouteConvergenceTime: {error}")
+    prefixes = [text.strip() for text in spec.interface_prefix.split(",")]
+    if spec.interface_prefix and INTERFACE_PREFIX not in prefixes:
+        problems.append(
+            f"{name}: interfacePrefix: {spec.interface_prefix!r}: workloads are on "
+            f"{INTERFACE_PREFIX}* interfaces, and on no others"
+        )
     ipv4 = _priorities(
         settings.ipv4,
         spec.ipv4_normal_route_priority,

@@ -346,6 +346,7 @@ class FelixConfigurationSpec(Wire):
     """`FelixConfiguration.spec`: what Calico's first boot stores, and what this agent obeys."""
 
     _always: ClassVar[frozenset[str]] = frozenset({"bpf_log_level"})
+    interface_prefix: str = ""
     log_severity_screen: str = ""
     reporting_interval: str = ""
     nftables_mode: str = ""

@@ -67,6 +67,16 @@ def test_bad_values_are_named_and_the_weaker_ones_hold() -> None:
     assert all("node.n1" in problem for problem in found.problems)
 
 
+@pytest.mark.parametrize("prefix", ["t", "tap", "cal", "calix", "califelix123", "cali+", "*", " "])
+def test_another_prefix_of_interfaces_is_said_to_be_ignored(prefix: str) -> None:
+    """A veth's name is always ours, with eleven digits: no longer prefix could shorten them."""
+    (problem,) = effective([("default", spec(interfacePrefix=prefix))]).problems
+    assert "default: interfacePrefix" in problem
+    assert repr(prefix) in problem
+    for allowed in ("cali", "tap,cali", "cali, eni"):
+        assert effective([("default", spec(interfacePrefix=allowed))]) == Settings()
+
+
 def test_defaults_and_every_key() -> None:
     config = parse_config("", "node.yaml")
     assert config.bird.mode == "supervised"
