@@ -16,6 +16,7 @@ from ipaddress import ip_interface
 
 from cni_plugin import chain, dataplane, endpoint, interfaces
 from cni_plugin.addresses import giver_of
+from cni_plugin.delegate import DelegateFailed
 from cni_plugin.endpoint import Place
 from cni_plugin.errors import CheckFailed, InvalidConfig, UnknownContainer
 from cni_plugin.ports import Ports
@@ -32,7 +33,10 @@ POLICY_SECONDS = 5.0
 
 
 def check(ports: Ports, place: Place, args: CmdArgs, conf: NetConf) -> None:
-    """Raises `CheckFailed` naming every difference, or what the ports raise."""
+    """Raises `CheckFailed` naming every difference, or what the ports raise.
+
+    A refusal by another program's IPAM is passed on as it is only if nothing else differs.
+    """
     before = chain.previous(conf.prev_result)
     if before is None:
         raise InvalidConfig("prevResult: CHECK needs the result of ADD")
@@ -43,8 +47,13 @@ def check(ports: Ports, place: Place, args: CmdArgs, conf: NetConf) -> None:
         *_result(before, stored, args),
         *_links(ports, place, stored, args, conf),
         *_policy(ports, place, stored),
-        *_ownership(ports, stored, args),
     ]
+    try:
+        found += _ownership(ports, stored, args)
+    except DelegateFailed as refusal:
+        if not found:
+            raise
+        found.append(str(refusal))
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         error = CheckFailed(found[0] + more)

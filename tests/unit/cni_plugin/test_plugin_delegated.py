@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cni_plugin.delegate import DelegateFailed, Finished
+from cni_plugin.addresses import Giver, recorded
+from cni_plugin.delegate import Delegate, DelegateFailed, Finished
 from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady, PolicyLate
 from cni_plugin.types import Result
 from cni_plugin.undo import SECONDS
 from libtortie.errors import InvalidInput, MigrationRefused, Unavailable
+from libtortie.model.names import ANNOTATION_IPAM
 from tests.fakes.cni_world import CniNode, CniWorld, conf, started_vm
 from tests.fakes.ipam_program import NEW, OLD, FakeProgram
 
@@ -71,6 +74,20 @@ def test_a_repeat_answers_the_same_and_asks_nobody(world: CniWorld) -> None:
     assert program.verbs() == ["ADD"]
 
 
+def test_what_another_giver_gave_is_not_this_programs(world: CniWorld) -> None:
+    world.put_pod("web-0")
+    world.node().add("web-0", "c1")
+    (stored,) = world.endpoints()
+    assert recorded(stored, "host-local") is None
+    note = {**stored.metadata.annotations, ANNOTATION_IPAM: Giver("static").note()}
+    meta = stored.metadata.model_copy(update={"annotations": note})
+    stored = stored.model_copy(update={"metadata": meta})
+    assert recorded(stored, "host-local") is None
+    known = recorded(stored, "static")
+    assert known is not None
+    assert [str(one) for one in known.own] == ["10.65.0.0"]
+
+
 def test_what_an_unfinished_add_took_is_given_back_first(world: CniWorld) -> None:
     node, program = delegating(world)
     world.put_pod("web-0")
@@ -115,6 +132,15 @@ def test_the_nodes_pod_cidrs_stand_for_calicos_names(world: CniWorld) -> None:
     node.delete("web-0", "c1")
     told = program.asked[-1][2]["ipam"]["ranges"]
     assert [group[0]["subnet"] for group in told] == ["0.0.0.0/0", "::/0"], "DEL asks no API"
+
+
+def test_a_node_without_a_network_of_a_family(world: CniWorld) -> None:
+    node, program = delegating(world, ipam={"subnet": "usePodCidrIPv6"})
+    parsed = conf(**node.settings)
+    given = Delegate(parsed, program, lambda: (ip_network("10.244.1.0/24"),))
+    with pytest.raises(InvalidInput, match="usePodCidrIPv6: the Node has no IPv6 podCIDR"):
+        given.add(node.args("web-0", "c1"))
+    assert program.asked == []
 
 
 def test_a_program_older_than_the_configuration(world: CniWorld) -> None:
@@ -250,8 +276,11 @@ def test_check_asks_the_program(world: CniWorld) -> None:
     with pytest.raises(DelegateFailed, match="CHECK: host-local: Failed to find"):
         check(node, result)
     node.machine.space("/run/netns/c1").routes.clear()
-    with pytest.raises((CheckFailed, DelegateFailed)):
+    with pytest.raises(CheckFailed, match="the pod has no route") as caught:
         check(node, result)
+    told = "\n".join(caught.value.__notes__)
+    assert "no route 10.0.0.0/8" in told
+    assert "CHECK: host-local: Failed to find" in told, "all that differs is said"
 
 
 def check(node: CniNode, result: Result) -> None:
@@ -269,6 +298,20 @@ def test_status_is_the_programs_too(world: CniWorld) -> None:
     program.answers["STATUS"] = Finished(1, b'{"code": 999, "msg": "broken"}')
     with pytest.raises(NotReady, match="broken"):
         node.plugin.cmd_status(conf(**node.settings))
+
+
+def test_a_program_that_says_it_knows_neither_status_nor_gc_is_left_alone(world: CniWorld) -> None:
+    """It speaks the version and has no such verb: code 4, which is a refusal of any other verb."""
+    node, program = delegating(world)
+    unknown = Finished(1, b'{"code": 4, "msg": "unknown CNI_COMMAND"}')
+    program.answers.update(dict.fromkeys(("STATUS", "GC", "DEL"), unknown))
+    node.plugin.cmd_status(conf(**node.settings))
+    node.gc()
+    with pytest.raises(DelegateFailed, match="unknown CNI_COMMAND"):
+        node.delete("web-0", "c1")
+    program.answers["GC"] = Finished(1, b'{"code": 999, "msg": "disk is full"}')
+    with pytest.raises(DelegateFailed, match="GC: disk is full"):
+        node.gc()
 
 
 def test_gc_takes_the_stale_down_and_passes_the_list_on(world: CniWorld) -> None:
