@@ -6,6 +6,7 @@ can make any of them fail, or kill the plugin there: then nothing it does afterw
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -466,8 +467,6 @@ def owner_reference(kind: str, name: str, uid: str, **changes: Any) -> dict[str,
 
 def conf(**settings: Any) -> NetConf:
     """A network configuration, through the real parser."""
-    import json
-
     base: dict[str, Any] = {
         "cniVersion": "1.1.0",
         "name": NETWORK,

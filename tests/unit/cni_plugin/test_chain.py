@@ -118,4 +118,9 @@ def test_whose_an_address_is() -> None:
     )
     assert loose is not None
     assert loose.addresses_of("eth0") == {"10.65.0.2/32"}, "no interface named: anybody's"
+    for odd in ("0", 1.0, -1, [0]):
+        ours = {**OURS.to_wire("1.0.0"), "ips": [{"address": "10.65.0.2/32", "interface": odd}]}
+        wrong = chain.previous(ours)
+        assert wrong is not None
+        assert wrong.addresses_of("eth0") == frozenset(), odd
     assert {str(one) for one in loose.addresses()} == {"10.65.0.2", "10.1.0.2"}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 
+from cni_plugin import interfaces
 from cni_plugin.errors import CheckFailed
 from ipam.ownership import IFNAME
 from libtortie.errors import MigrationRefused, OwnerMismatch
 from libtortie.kube.objects import Pod
+from libtortie.linux.port import Route
 from libtortie.model import names
 from tests.fakes.cni_world import CniNode, CniWorld, conf, first_address, owners
 
@@ -100,33 +103,49 @@ def test_a_lone_interface_is_the_way_out_whatever_its_name(world: CniWorld) -> N
     assert pod_routes(node, "c1", "wan0") == {"0.0.0.0/0", "169.254.1.1/32"}
 
 
+def test_the_first_interface_is_a_way_out_whatever_others_lead_out(lan: CniWorld) -> None:
+    """Multus can move the default route to another interface: CHECK and a repeat of ADD see it."""
+    node = lan.node()
+    lan.put_pod("web-0")
+    add(node, "web-0", "c1", "eth0")
+    add(node, "web-0", "c1", "net1", **SECOND)
+    inside = node.machine.open("/run/netns/c1")
+    for route in inside.routes(dst=ip_network("0.0.0.0/0")):
+        inside.delete_route(route)
+    inside.ensure_route(Route(ip_network("0.0.0.0/0"), 0, "net1", link_scope=True))
+    inside.close()
+    ways = {
+        name: interfaces.leads_out(node.machine, node.args("web-0", "c1", ifname=name))
+        for name in ("eth0", "net1", "net2")
+    }
+    assert ways == {"eth0": True, "net1": True, "net2": False}
+
+
 def test_a_vm_keeps_the_addresses_of_all_its_interfaces(lan: CniWorld) -> None:
     """Restarted and migrated, with the interfaces in another order."""
     first, second = lan.node("node1"), lan.node("node2")
     lan.put_vm()
     lan.put_launcher("virt-launcher-db-a")
-    interfaces: list[tuple[str, dict[str, Any]]] = [
+    several: list[tuple[str, dict[str, Any]]] = [
         ("eth0", {}),
         ("net1", SECOND),
         ("net2", SECOND),
     ]
-    had = {name: add(first, "virt-launcher-db-a", "c1", name, **s) for name, s in interfaces}
+    had = {name: add(first, "virt-launcher-db-a", "c1", name, **s) for name, s in several}
     own = names.vm_interface_handle("lan", "default", "db", "net2")
     assert lan.allocated() == {had["eth0"]: VM, had["net1"]: LAN, had["net2"]: own}
     macs = {one.spec.mac for one in lan.endpoints()}
     assert len(macs) == 3
-    for name, settings in interfaces:
+    for name, settings in several:
         delete(first, "virt-launcher-db-a", "c1", name, **settings)
     lan.kube.remove(Pod, "virt-launcher-db-a", "default")
     lan.put_vm(generation=2)
     lan.put_launcher("virt-launcher-db-b", generation=2)
-    again = {
-        name: add(second, "virt-launcher-db-b", "c2", name, **s) for name, s in interfaces[::-1]
-    }
+    again = {name: add(second, "virt-launcher-db-b", "c2", name, **s) for name, s in several[::-1]}
     assert again == had
     lan.put_migration("m1")
     lan.put_launcher("virt-launcher-db-c", generation=2, migration="m1")
-    moved = {name: add(first, "virt-launcher-db-c", "c3", name, **s) for name, s in interfaces}
+    moved = {name: add(first, "virt-launcher-db-c", "c3", name, **s) for name, s in several}
     assert moved == had
     assert {one.spec.mac for one in lan.endpoints()} == macs
     delete(first, "virt-launcher-db-c", "c3", "net1", **SECOND)
