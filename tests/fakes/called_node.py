@@ -114,6 +114,7 @@ class CalledNode(NodeProcess):
         container: str,
         *,
         netns: str = "",
+        ifname: str = "eth0",
         program: str = "tortie",
         **settings: Any,
     ) -> subprocess.Popen[bytes]:
@@ -126,7 +127,7 @@ class CalledNode(NodeProcess):
             "CNI_COMMAND": verb,
             "CNI_CONTAINERID": container,
             "CNI_NETNS": netns or self.sandbox(container),
-            "CNI_IFNAME": "eth0",
+            "CNI_IFNAME": ifname,
             "CNI_PATH": "/opt/cni/bin",
             "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_UID=uid-of-{pod}",
         }
@@ -180,6 +181,12 @@ class CalledNode(NodeProcess):
         """The VM `db` runs in pod `virt-launcher-db-0` on node `n0`; its address."""
         self.world.put_vm()
         self.world.put_launcher("virt-launcher-db-0")
+        address = self.claim_elsewhere(HANDLE, AddressRequest())
+        self.say_vm_runs_on("n0")
+        return address
+
+    def claim_elsewhere(self, handle: str, wanted: AddressRequest, **marks: str) -> str:
+        """Another address of that pod, of which its owner has these marks."""
         owner = pod_owner(
             namespace="default",
             pod="virt-launcher-db-0",
@@ -192,8 +199,7 @@ class CalledNode(NodeProcess):
             vm_uid="vm-db",
         )
         client = IPAMClient(self.store, "n0", now=lambda: datetime.now(UTC))
-        got = client.claim_vm(HANDLE, owner, AddressRequest())
-        self.say_vm_runs_on("n0")
+        got = client.claim_vm(handle, {**owner, **marks}, wanted)
         return str(got[0].address)
 
     def say_vm_runs_on(self, node: str) -> None:

@@ -37,7 +37,7 @@ class Guest:
         """The guest runs here from now on; QEMU announces it. When that was (monotonic)."""
         self._over.clear()
         sock = Netns().call(self._path, self._socket)
-        raw = Netns().call(self._path, _raw)
+        raw = Netns().call(self._path, packet_socket)
         began = time.monotonic()
         raw.send(frames.rarp(self._mac))
         raw.close()
@@ -136,7 +136,8 @@ class Prober:
             self._heard.append(time.monotonic())
 
 
-def _raw() -> socket.socket:
+def packet_socket(ifname: str = "eth0") -> socket.socket:
+    """A socket that sends whole frames; of the namespace of the thread that asks."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-    sock.bind(("eth0", 0))
+    sock.bind((ifname, 0))
     return sock

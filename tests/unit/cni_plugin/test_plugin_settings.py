@@ -9,6 +9,7 @@ import pytest
 
 from cni_plugin import readiness
 from cni_plugin.errors import AttachmentConflict
+from felix_shim.endpoints import parse_endpoint
 from libtortie.errors import InvalidInput, Unavailable
 from tests.fakes.cni_world import CniNode, CniWorld, conf, started_vm
 from tests.fakes.ipam_program import FakeProgram
@@ -58,6 +59,9 @@ def test_a_vms_own_addresses_follow_it_in_both_families(world: CniWorld) -> None
     other.use(**GATES)
     target = other.add("virt-launcher-db-b", "c2")
     assert target.addresses == source.addresses
+    for vm in (parse_endpoint(one).vm for one in world.endpoints()):
+        assert vm is not None
+        assert vm.handle_id == "", "the agent has nobody to make the addresses' owner"
     assert target.interfaces[1].mac == source.interfaces[1].mac
     assert other.route("10.9.0.7") is None, "the agent raises a target's route"
     world.node().delete("virt-launcher-db-a", "c1")
