@@ -78,6 +78,16 @@ def test_an_older_spelling_is_read_and_left_behind() -> None:
     assert out["routes"] == [{"dst": "0.0.0.0/0"}]
 
 
+def test_dns_is_the_first_plugins_that_says_any() -> None:
+    ours = {**OURS.to_wire("1.0.0"), "dns": {"nameservers": ["10.65.0.53"]}}
+
+    def dns(before: dict[str, Any]) -> object:
+        return chain.extended(chain.previous(before), ours, "1.0.0")["dns"]
+
+    assert dns({}) == dns({"dns": {}}) == {"nameservers": ["10.65.0.53"]}
+    assert dns(LOOPBACK) == LOOPBACK["dns"]
+
+
 def test_an_empty_result_is_a_result() -> None:
     assert merged({"cniVersion": "1.0.0"}, "1.0.0") == OURS.to_wire("1.0.0")
 

@@ -294,8 +294,13 @@ def test_gc_leaves_what_our_own_plugin_wired_in_a_network_of_the_name(
 ) -> None:
     world.put_vm()
     world.put_launcher("virt-launcher-db-a")
+    world.put_pod("web-0")
     world.node().add("virt-launcher-db-a", "c1", conf={"name": "lan"})
+    for ifname in ("eth0", "net1"):
+        world.node().add("web-0", "c2", ifname=ifname, conf={"name": "lan"})
+    before = world.allocated()
     lan.gc()
+    assert world.allocated() == before
     assert lan.node.ipam.seats_of("c1") != ()
 
 

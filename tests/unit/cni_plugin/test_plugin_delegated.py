@@ -174,7 +174,7 @@ def test_a_program_older_than_the_configuration(world: CniWorld) -> None:
         (Finished(1, b'{"code": 5, "msg": "full\\u0000 up"}'), DelegateFailed, "full  up (its"),
         (Finished(1, b'{"code": 11, "msg": "later"}'), Unavailable, "ipam host-local: ADD: later"),
         (Finished(2, b"", b"panic: nil map"), DelegateFailed, "ended with status 2: panic: nil"),
-        (Finished(1, b"[]"), DelegateFailed, "status 1"),
+        (Finished(1, b"[]"), DelegateFailed, "status 1: []"),
         (Finished(0, b""), DelegateFailed, "its result cannot be read"),
         (Finished(0, b"[" * 100_000), DelegateFailed, "its result cannot be read"),
         (Finished(0, b"7"), DelegateFailed, "its result cannot be read"),
@@ -281,6 +281,15 @@ def test_check_asks_the_program(world: CniWorld) -> None:
     told = "\n".join(caught.value.__notes__)
     assert "no route 10.0.0.0/8" in told
     assert "CHECK: host-local: Failed to find" in told, "all that differs is said"
+
+
+def test_check_does_not_ask_a_program_that_gave_nothing(world: CniWorld) -> None:
+    """The configuration's IPAM was changed since ADD."""
+    world.put_pod("web-0")
+    result = world.node().add("web-0", "c1")
+    node, program = delegating(world)
+    check(node, result)
+    assert program.asked == []
 
 
 def check(node: CniNode, result: Result) -> None:
