@@ -35,6 +35,7 @@ POD_CIDR = {"usePodCidr": 4, "usePodCidrIPv6": 6}
 _ANYTHING = {4: "0.0.0.0/0", 6: "::/0"}
 """A subnet for calls that give no address: the program wants one that can be read."""
 
+_BEFORE_CHECK = SUPPORTED_VERSIONS[: SUPPORTED_VERSIONS.index("0.4.0")]
 _INCOMPATIBLE, _UNKNOWN_VERB, _TRY_AGAIN, _NOT_READY = 1, 4, 11, (50, 51)
 _LONGEST = 300
 
@@ -103,14 +104,14 @@ class Delegate:
         self._call("DEL", args)
 
     def check(self, args: CmdArgs) -> None:
-        """Whether the program still knows the sandbox. Raises as `add`."""
+        """Whether the program, if it knows the verb, still knows the sandbox. Raises as `add`."""
         self._call("CHECK", args)
 
     def status(self) -> None:
         """Whether it could serve ADD. A program that does not know the verb is not asked."""
         try:
             self._call("STATUS", None)
-        except DelegateFailed as error:
+        except (DelegateFailed, InvalidConfig) as error:  # InvalidConfig: there is none
             raise NotReady(str(error)) from error
 
     def collect(self) -> None:
@@ -128,6 +129,8 @@ class Delegate:
         error = _error(done)
         if args is not None and error is not None and error["code"] == _INCOMPATIBLE:
             version = self._spoken(program, env)
+            if verb == "CHECK" and version in _BEFORE_CHECK:
+                return b""
             done = self.run(program, env, _encoded(body, version))
             error = _error(done)
         if error is None:

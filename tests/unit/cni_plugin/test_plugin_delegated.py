@@ -162,6 +162,10 @@ def test_a_program_older_than_the_configuration(world: CniWorld) -> None:
     node.plugin.cmd_status(conf(**node.settings))
     node.gc(("c1", "eth0"))
     assert program.verbs()[asked:] == ["VERSION", "VERSION"], "it knows neither verb"
+    program.versions = ("0.3.0", "0.3.1")
+    asked = len(program.asked)
+    node.plugin.cmd_check(args, checked)
+    assert program.verbs()[asked:] == ["CHECK", "VERSION"], "nor CHECK, before 0.4.0"
     program.versions = ("9.0.0",)
     world.put_pod("web-1")
     with pytest.raises(DelegateFailed, match="speaks no version of CNI up to"):
@@ -306,6 +310,9 @@ def test_status_is_the_programs_too(world: CniWorld) -> None:
         node.plugin.cmd_status(conf(**node.settings))
     program.answers["STATUS"] = Finished(1, b'{"code": 999, "msg": "broken"}')
     with pytest.raises(NotReady, match="broken"):
+        node.plugin.cmd_status(conf(**node.settings))
+    Path(program.path, program.name).unlink()
+    with pytest.raises(NotReady, match="there is no program 'host-local' in"):
         node.plugin.cmd_status(conf(**node.settings))
 
 
