@@ -71,6 +71,7 @@ from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
+from libtortie.metrics import Metric
 from libtortie.model.ipam import IPAddress
 from libtortie.signals import set_on
 
@@ -93,6 +94,7 @@ class Parts:
     kernel: NetlinkKernel
     log: JsonLog
     crew: Crew
+    metrics: tuple[Metric, ...] = ()
 
     @property
     def node(self) -> str:
@@ -178,7 +180,7 @@ def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) 
     kube = _open_kube(config)
     if kube is not None:
         stack.callback(kube.close)
-    _keep_kubeconfig(config, log, crew)
+    metrics = _keep_kubeconfig(config, log, crew)
     store = _open_store(config, log, crew)
     if store is None:
         return None
@@ -188,7 +190,7 @@ def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) 
     if address is None:
         return None
     log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
-    return Parts(config, address, start_up, store, kube, kernel, log, crew)
+    return Parts(config, address, start_up, store, kube, kernel, log, crew, metrics)
 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
@@ -203,12 +205,14 @@ def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | Non
     return None
 
 
-def _keep_kubeconfig(config: NodeConfig, log: JsonLog, crew: Crew) -> None:
+def _keep_kubeconfig(config: NodeConfig, log: JsonLog, crew: Crew) -> tuple[Metric, ...]:
     """The plugin's kubeconfig, from now on: its fallback serves while the datastore is away."""
     api = config.kube()
-    if config.cni_kubeconfig and api is not None:
-        keeper = KubeconfigKeeper(Path(config.cni_kubeconfig), api, log)
-        crew.start("cni-kubeconfig", keeper.run, keeper.stop)
+    if not config.cni_kubeconfig or api is None:
+        return ()
+    keeper = KubeconfigKeeper(Path(config.cni_kubeconfig), api, log)
+    crew.start("cni-kubeconfig", keeper.run, keeper.stop)
+    return (keeper.metric(),)
 
 
 def _open_kube(config: NodeConfig) -> HttpKubeClient | None:
@@ -291,9 +295,8 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
 
     calls = CallMetrics()
     if parts.config.metrics_port:
-        server = MetricsServer(
-            parts.config.metrics_host, parts.config.metrics_port, calls.all(), log
-        )
+        where = parts.config.metrics_host, parts.config.metrics_port
+        server = MetricsServer(*where, (*calls.all(), *parts.metrics), log)
         crew.start("metrics", server.run, server.stop)
 
     def build(conf: NetConf) -> PluginVerbs:

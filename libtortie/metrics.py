@@ -1,4 +1,4 @@
-"""Counters and histograms, and their text for Prometheus (exposition format 0.0.4).
+"""Counters, gauges and histograms, and their text for Prometheus (exposition format 0.0.4).
 
 Safe from any thread. A metric is made once and counted from anywhere; label values are escaped,
 and a metric takes at most `MOST_SERIES` of them, so that a hostile label cannot fill the memory:
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_SERIES = 500
@@ -76,6 +76,19 @@ class Counter(Metric):
     def _samples(self) -> Iterator[str]:
         for key, value in sorted(self._values.items()):
             yield f"{self.name}{self._named(key)} {_number(value)}"
+
+
+class Gauge(Metric):
+    """A number that is asked for at each scrape."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
+        super().__init__(name, text)
+        self._read = read
+
+    def _samples(self) -> Iterator[str]:
+        yield f"{self.name} {_number(self._read())}"
 
 
 class Histogram(Metric):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import KubeConfig, Material, load_kubeconfig
 from libtortie.kube.credentials import load
 from libtortie.kube.objects import Namespace
-from tests.fakes.agent_world import RecordingLog
+from libtortie.metrics import exposition
+from tests.fakes.agent_world import Clock, RecordingLog
 from tests.fakes.certificates import Authority
 from tests.fakes.node_process import until
 
@@ -186,6 +188,36 @@ def test_a_failure_is_told_once_and_ends_nothing(kept: Kept) -> None:
     with kept.client() as client:
         client.list(Namespace)
     assert kept.events()[-1] == WRITTEN
+
+
+def test_a_look_that_fails_or_hangs_shows_in_the_age(kept: Kept) -> None:
+    """A token on a mount that is dead: a pipe that nobody writes to is opened for ever."""
+    clock = Clock()
+    keeper = KubeconfigKeeper(kept.path, kept.config, kept.log, clock)
+
+    def age() -> float:
+        return float(exposition([keeper.metric()]).split()[-1])
+
+    clock.now += 3
+    assert age() == 3
+    keeper.look()
+    assert age() == 0
+    target = kept.token.readlink()
+    kept.token.unlink()
+    clock.now += 70
+    keeper.look()
+    assert age() == 70, "it failed"
+    os.mkfifo(kept.token)
+    hung = threading.Thread(target=keeper.look)
+    hung.start()
+    clock.now += 70
+    assert age() == 140, "and now it hangs, or has not yet come to it"
+    kept.token.write_text("second")  # whoever reads is let go
+    hung.join()
+    kept.token.unlink()
+    kept.token.symlink_to(target)
+    keeper.look()
+    assert age() == 0
 
 
 def test_somebody_elses_kubeconfig_is_left_alone(kept: Kept) -> None:

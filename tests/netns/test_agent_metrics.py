@@ -125,7 +125,8 @@ def test_a_port_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:
-    node = CalledNode(tmp_path, fresh_name("am"), metrics_port=PORT)
+    kubeconfig = str(tmp_path / "host" / "kubeconfig")
+    node = CalledNode(tmp_path, fresh_name("am"), metrics_port=PORT, cni_kubeconfig=kubeconfig)
     with closing(node):
         node.world.put_pod("web-0")
         node.start()
@@ -136,6 +137,7 @@ def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:
         assert 'tortie_cni_calls_total{command="ADD",code="0"} 1' in body
         for phase in ("lock", "identity", "ipam", "wiring", "endpoint", "policy_wait"):
             assert f'tortie_cni_phase_seconds_count{{command="ADD",phase="{phase}"}} 1' in body
+        assert "\ntortie_cni_kubeconfig_unchecked_seconds " in body
         (line,) = node.lines("cni_add")
         assert line["pod"] == "web-0"
         assert line["ipam_ms"] > 0

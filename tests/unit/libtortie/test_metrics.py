@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from libtortie import metrics
-from libtortie.metrics import Counter, Histogram, exposition
+from libtortie.metrics import Counter, Gauge, Histogram, exposition
 
 
 def test_a_counter_by_labels() -> None:
@@ -28,6 +28,13 @@ def test_a_counter_by_labels() -> None:
 
 def test_a_counter_without_labels_is_there_from_the_start() -> None:
     assert exposition([Counter("a_total", "A.")]).endswith("\na_total 0\n")
+
+
+def test_a_gauge_is_asked_at_each_scrape() -> None:
+    values = iter((0.5, 7.0))
+    gauge = Gauge("age", "Age.", lambda: next(values))
+    assert exposition([gauge]) == "# HELP age Age.\n# TYPE age gauge\nage 0.5\n"
+    assert exposition([gauge]).endswith("\nage 7\n")
 
 
 def test_a_histogram_is_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
