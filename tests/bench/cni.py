@@ -120,60 +120,30 @@ def rows_of(
     """The rows that are multiples of a peer's figure of the same run."""
     middle = statistics.median
 
-    def row(what: str, ours: float, peer: float, times: float) -> BenchRow:
-        return at_most(what, ours, peer, "ms", times * peer)
+    def row(what: str, run: Times, verb: str, times: float, who: str = "tortie") -> BenchRow:
+        peer = middle(run["ptp"][verb])
+        text = f"{what}; ptp + host-local"
+        return at_most(text, middle(run[who][verb]), peer, "ms", times * peer)
+
+    def crowded(what: str, who: str) -> BenchRow:
+        peer = p99(crowd["ptp"]["ADD"])
+        text = f"{CROWD} ADDs at once{what}: p99; {CROWD} of ptp + host-local"
+        return at_most(text, p99(crowd[who]["ADD"]), peer, "ms", CROWD_P99 * peer)
 
     rows = [
-        row(
-            "ADD, warm agent, SQLite; ptp + host-local",
-            middle(sqlite["tortie"]["ADD"]),
-            middle(sqlite["ptp"]["ADD"]),
-            ADD_SQLITE,
-        ),
-        row(
-            "ADD, warm agent, etcd; ptp + host-local",
-            middle(etcd["tortie"]["ADD"]),
-            middle(etcd["ptp"]["ADD"]),
-            ADD_ETCD,
-        ),
-        row(
-            "DEL, warm agent, SQLite; ptp + host-local",
-            middle(sqlite["tortie"]["DEL"]),
-            middle(sqlite["ptp"]["DEL"]),
-            DEL,
-        ),
-        row(
-            "DEL, warm agent, etcd; ptp + host-local",
-            middle(etcd["tortie"]["DEL"]),
-            middle(etcd["ptp"]["DEL"]),
-            DEL,
-        ),
-        row(
-            f"{CROWD} ADDs at once, SQLite: p99; {CROWD} of ptp + host-local",
-            p99(crowd["tortie"]["ADD"]),
-            p99(crowd["ptp"]["ADD"]),
-            CROWD_P99,
-        ),
+        row("ADD, warm agent, SQLite", sqlite, "ADD", ADD_SQLITE),
+        row("ADD, warm agent, etcd", etcd, "ADD", ADD_ETCD),
+        row("DEL, warm agent, SQLite", sqlite, "DEL", DEL),
+        row("DEL, warm agent, etcd", etcd, "DEL", DEL),
+        crowded(", SQLite", "tortie"),
     ]
     if "native" in sqlite:
-        rows.append(
-            row(
-                f"{CROWD} ADDs at once with the native shim: p99; {CROWD} of ptp + host-local",
-                p99(crowd["native"]["ADD"]),
-                p99(crowd["ptp"]["ADD"]),
-                CROWD_P99,
-            )
-        )
-        rows.append(
-            row(
-                "ADD with the native shim, warm agent, SQLite; ptp + host-local",
-                middle(sqlite["native"]["ADD"]),
-                middle(sqlite["ptp"]["ADD"]),
-                ADD_NATIVE,
-            )
-        )
+        rows.append(crowded(" with the native shim", "native"))
+        what = "ADD with the native shim, warm agent, SQLite"
+        rows.append(row(what, sqlite, "ADD", ADD_NATIVE, "native"))
     what = "shim alone (Python), an agent that answers at once; bare python3 -IS -c pass"
-    rows.append(row(what, middle(shim["shim"]), middle(shim["bare"]), SHIM))
+    bare = middle(shim["bare"])
+    rows.append(at_most(what, middle(shim["shim"]), bare, "ms", SHIM * bare))
     return rows
 
 
