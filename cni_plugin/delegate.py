@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
@@ -93,9 +92,13 @@ class Delegate:
         """
         try:
             answer = self._call("ADD", args)
-        except DelegateFailed:  # host-local gives nothing to a sandbox that has something
-            with suppress(TortieError):
+        except DelegateFailed as refused:  # host-local's answer to a sandbox that has something
+            try:
                 self.delete(args)
+            except Unavailable:
+                raise refused from None  # who hangs is not waited for again
+            except TortieError:
+                pass
             answer = self._call("ADD", args)
         return _given(self.kind, answer)
 

@@ -218,6 +218,18 @@ def test_what_add_said_is_told_though_giving_back_fails_too(world: CniWorld) -> 
     assert world.clock.elapsed == 0, "a refusal will not change: ADD's error waits for nothing"
 
 
+def test_a_program_that_cannot_take_back_now_is_not_asked_for_more(world: CniWorld) -> None:
+    """Each call may take its minute, and the runtime's patience ends after three."""
+    node, program = delegating(world)
+    world.put_pod("web-0")
+    program.answers["ADD"] = Finished(1, b'{"code": 5, "msg": "full"}')
+    program.answers["DEL"] = Finished(1, b'{"code": 11, "msg": "later"}')
+    with pytest.raises(DelegateFailed, match="ADD: full"):
+        node.add("web-0", "c1")
+    assert program.verbs().count("ADD") == 1
+    assert world.clock.elapsed <= SECONDS
+
+
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])
 def test_giving_back_is_tried_again_for_a_while_if_it_may_yet_work(
     world: CniWorld, verb: str
