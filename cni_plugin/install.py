@@ -88,6 +88,8 @@ def uninstall(bin_dir: Path, conf_dir: Path, kubeconfig: Path | None = None) -> 
     left: list[str] = []
     wanted = [bin_dir, conf_dir, *([kubeconfig.parent] if kubeconfig else [])]
     directories = [one for one in wanted if one.is_dir()]
+    if not directories:  # and so no lock: what comes now is an installation's at work
+        return left
     with only_writer(directories):
         left += _put_back(conf_dir)
         for name in our_conflists(conf_dir):

@@ -95,6 +95,25 @@ def test_uninstall_where_nothing_was_installed(places: Places) -> None:
     assert not places.confs.exists()
 
 
+def test_uninstall_touches_nothing_that_came_while_it_had_nothing_to_lock(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's first installation begins just after it has looked for directories."""
+    real, looked = Path.is_dir, []
+
+    def is_dir(path: Path) -> bool:
+        looked.append(path)
+        found = real(path)
+        if len(looked) == 3:
+            places.install()
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    assert places.uninstall() == []
+    assert names_in(places.bins) == sorted(EXECUTABLES)
+    assert names_in(places.confs) == [CONFLIST]
+
+
 def test_settings_go_into_our_plugins_object(places: Places) -> None:
     places.install(settings={"mtu": 1400, "kubernetes": None, "policy": None})
     assert places.ours()["mtu"] == 1400
