@@ -394,7 +394,7 @@ class Runtime:
             input=json.dumps(configuration).encode(),
             env=env,
             capture_output=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
@@ -443,7 +443,7 @@ def test_the_fallback_serves_while_no_agent_does(node: RealNode, tmp_path: Path)
     status, body = runtime.call("CHECK", "c1", prevResult=result)
     assert status == 0, body
     address = result["ips"][0]["address"]
-    run("ping", "-c1", "-W10", address.split("/")[0], inside=node.name)
+    run("ping", "-c1", "-W60", address.split("/")[0], inside=node.name)
     run("ip", "addr", "flush", "dev", "eth0", inside=f"{node.prefix}-c1")
     status, body = runtime.call("CHECK", "c1", prevResult=result)
     assert (status, body["code"]) == (1, 110)
