@@ -14,7 +14,7 @@ from cni_plugin.ipam_plugin import IPAMPlugin
 from cni_plugin.skel import dispatch
 from cni_plugin.types import NetConf, Result
 from cni_plugin.wiring import SharedParts, build_plugin
-from libtortie.errors import InvalidInput, OwnerMismatch, TortieError
+from libtortie.errors import InvalidInput, OwnerMismatch, TortieError, Unavailable
 from libtortie.kube.objects import Pod
 from libtortie.model import names
 from libtortie.model.keys import Kind, Resources
@@ -278,6 +278,26 @@ def test_gc_frees_what_is_not_listed_of_this_network_and_node(
     assert lan.node.ipam.seats_of("c5") == (), "the VM keeps its address, the sandbox its seat not"
     lan.plugin.cmd_gc(lan.conf())
     assert world.allocated() == held, "without a list nobody is stale"
+
+
+def test_gc_goes_on_after_an_error_and_tells_all(
+    world: CniWorld, lan: Foreign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods(world, 3)
+    for number in range(3):
+        lan.add(f"web-{number}", f"c{number}")
+    release = lan.node.ipam.release
+
+    def failing(handle: str) -> object:
+        if handle != "lan.c1":
+            raise Unavailable(f"{handle} is not to be had")
+        return release(handle)
+
+    monkeypatch.setattr(lan.node.ipam, "release", failing)
+    with pytest.raises(Unavailable, match=r"lan\.c0 is not to be had") as caught:
+        lan.gc()
+    assert caught.value.__notes__ == ["and: lan.c2 is not to be had"]
+    assert sorted(world.allocated().values()) == ["lan.c0", "lan.c2"]
 
 
 def test_gc_spares_what_is_being_worked_on(world: CniWorld, lan: Foreign) -> None:

@@ -48,6 +48,19 @@ def started_vm_on(world: CniWorld, node: CniNode) -> str:
     return first_address(node.add("virt-launcher-db-a", "c7"))
 
 
+def test_gc_spares_what_is_listed_though_its_endpoint_is_lost(world: CniWorld) -> None:
+    node = world.node()
+    world.put_pod("web-0")
+    address = first_address(node.add("web-0", "c1"))
+    world.memory.delete(endpoint_key("node1", "web-0"))
+    world.clock.sleep(60)
+    node.gc(("c1", "eth0"))
+    assert world.allocated() == {address: "k8s-pod-network.c1"}
+    assert len(node.veths()) == 1
+    node.gc()
+    assert world.nothing_left()
+
+
 def test_gc_spares_an_add_under_way_and_nothing_else_that_is_not_listed(world: CniWorld) -> None:
     """CNI has the runtime finish its ADDs before it lists, so what is complete counts."""
     node = world.node()
