@@ -25,6 +25,10 @@ IMAGE = "docker.io/library/tortie-test:latest"
 PLACES = ("/etc/cni/net.d", "/opt/cni/bin", "/var/lib/cni", "/run/containerd")
 """ctr, runc and libcni know no other places: each node has its own there."""
 
+PATIENCE = "100s"
+WAITS = ("shim.load", "shim.cleanup", "shim.shutdown", "task.state")
+"""For what containerd waits a few seconds, unless it is told to wait longer."""
+
 MOUNTS = (
     f"for place in {' '.join(PLACES)}; do "
     'mkdir -p "$place" && mount --bind "$1" "$place" && shift || exit; done; exec "$@"'
@@ -100,6 +104,8 @@ class Containerd:
             f'root = "{directory}/root"\n'
             f'state = "{directory}/state"\n'
             f'[grpc]\n  address = "{self.address}"\n'
+            "[timeouts]\n"
+            + "".join(f'  "io.containerd.timeout.{one}" = "{PATIENCE}"\n' for one in WAITS)
         )
         self.log = directory / "containerd.log"
         with self.log.open("wb") as log:
@@ -117,7 +123,9 @@ class Containerd:
     def attempt(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run ctr, whatever its outcome."""
         return subprocess.run(
-            self._inside("ctr", "--address", str(self.address), *words),
+            self._inside(
+                *("ctr", "--address", str(self.address), "--connect-timeout", PATIENCE, *words)
+            ),
             capture_output=True,
             text=True,
             check=False,
