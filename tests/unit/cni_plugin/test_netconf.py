@@ -145,6 +145,8 @@ def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
         ({"log_level": "loud"}, "log_level"),
         ({"sqlite_shared": "perhaps"}, "sqlite_shared"),
         ({"runtimeConfig": {"mac": "nonsense"}}, "runtimeConfig.mac"),
+        ({"runtimeConfig": {"mac": "00:00:00:00:00:00"}}, "runtimeConfig.mac"),
+        ({"runtimeConfig": {"mac": "03:00:00:00:00:01"}}, "runtimeConfig.mac"),
         ({"runtimeConfig": {"ips": ["300.1.1.1"]}}, "runtimeConfig.ips"),
         ({"prevResult": "x"}, "prevResult"),
         ({"cni.dev/valid-attachments": {}}, "cni.dev/valid-attachments"),
