@@ -100,7 +100,10 @@ class MetricsServer:
 
 
 class _Listener(TCPServer):
-    """Both families for an empty address where the kernel has both; a name is never looked up."""
+    """Both families for an empty address where the kernel has both.
+
+    No `HTTPServer`, which asks DNS for the node's own name before it listens.
+    """
 
     allow_reuse_address = True
 
