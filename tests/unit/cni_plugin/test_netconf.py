@@ -139,6 +139,7 @@ def test_a_runtimes_own_keys_and_comments_are_not_ours() -> None:
         ({"runtimeConfig": {"bandwidth": {"ingressRate": "1M"}}}, "runtimeConfig.bandwidth.ingr"),
         ({"ipam": {"ipv4_pools": "pool"}}, "ipam.ipv4_pools"),
         ({"ipam": {"assign_ipv4": "perhaps"}}, "ipam.assign_ipv4"),
+        ({"ipam": {"routes": [{"dst": "10.0.0.0/8", "gw": "there"}]}}, "ipam.routes"),
         ({"policy": {"type": "calico"}}, "policy.type"),
         ({"kubernetes": "yes"}, "kubernetes"),
         ({"endpoint_status_dir": "relative"}, "endpoint_status_dir"),
