@@ -29,6 +29,7 @@ from tests.fakes.node_process import until
 pytestmark = pytest.mark.root
 
 POD = "virt-launcher-db-1"
+HOLD = 3600
 BEARABLE = 3.0
 """Seconds without an answer beside those without an agent: below one, with either (printed)."""
 
@@ -57,20 +58,26 @@ class Scene:
         self.node.say_vm_runs_on(NODE)
         self.node.say_migration("Succeeded")
 
-    def converge(self, duration: str) -> None:
-        """Have the next raise last as long."""
-        record = convergence(duration)
+    def converge(self, seconds: int) -> None:
+        """Have raises last as long; one that has lasted longer ends."""
+        record = convergence(seconds)
         stored = self.node.store.get(record.key)
         self.node.store.update(record.key, record.value, stored.revision)
 
+    def hold(self) -> None:
+        """Have raises last until the story says otherwise."""
+        self.converge(HOLD)
+
+        def known() -> bool:
+            lines = self.node.lines("settings")
+            return bool(lines) and lines[-1]["convergence_seconds"] == HOLD
+
+        until("the agent knows the convergence time", known)
+
     def reach(self, state: str) -> None:
-        """Wait for a transition into a state."""
-
-        def there() -> bool:
-            moves = self.node.lines("migration_transition")
-            return bool(moves) and moves[-1]["to"] == state
-
-        until(state, there)
+        """Wait for a transition into a state; it may have gone on since."""
+        moves = partial(self.node.lines, "migration_transition")
+        until(state, lambda: any(move["to"] == state for move in moves()))
 
     def serves(self) -> None:
         """Wait until this agent, as all before it, serves and knows the API."""
@@ -150,9 +157,9 @@ class Scene:
         return path.read_text() if path.exists() else ""
 
 
-def convergence(duration: str) -> Record:
+def convergence(seconds: int) -> Record:
     """This node's own convergence time."""
-    spec = {"liveMigrationRouteConvergenceTime": duration}
+    spec = {"liveMigrationRouteConvergenceTime": f"{seconds}s"}
     return resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
 
 
@@ -176,7 +183,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         node = CalledNode(tmp_path, fresh_name("mk"))
         stack.callback(node.close)
         node.module = "tests.fakes.mortal_agent"
-        record = convergence("1s")
+        record = convergence(1)
         node.store.create(record.key, record.value)
         address = node.vm_elsewhere()
         node.world.put_migration("m1", phase="Running")
@@ -247,22 +254,28 @@ def in_live(s: Scene) -> None:
 
 
 def in_time_wait(s: Scene) -> None:
+    s.hold()
     undisturbed(s)
     s.reach("time-wait")
     s.kill()
+    s.converge(1)
 
 
 def between_the_normal_route_and_the_end_of_the_raised(s: Scene) -> None:
+    s.hold()
     undisturbed(s)
+    s.reach("time-wait")
     s.arm("reconciler", "netlink delete route")
+    s.converge(1)
     s.dead()
 
 
 def before_base_is_remembered(s: Scene) -> None:
+    s.hold()
     undisturbed(s)
-    s.reach("time-wait")
     until("remembered", lambda: '"time-wait"' in s.saved())
     s.arm("lane-memory", "save")
+    s.converge(1)
     s.dead()
 
 
@@ -320,12 +333,13 @@ def suppressed_target(s: Scene) -> None:
 
 def suppressed_by_a_newer_raise(s: Scene) -> None:
     """The guest was here, and moved on, within the convergence time, to a node that raised it."""
-    s.converge("10s")
+    s.hold()
     undisturbed(s)
     s.reach("time-wait")
     s.guest.leave()
     bird_route(s, "add")
     s.reach("suppressed")
+    s.converge(1)
 
 
 def departed(s: Scene) -> None:
