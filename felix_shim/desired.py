@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import UTC, datetime
 from ipaddress import ip_network
 
@@ -41,7 +41,7 @@ def status_body(endpoint: Endpoint, generation: int) -> str:
 
 
 def in_force(
-    locals_: Iterable[Local], links_up: frozenset[str]
+    locals_: Iterable[Local], links_up: Container[str]
 ) -> tuple[tuple[Endpoint, int], ...]:
     """Each endpoint whose rules and sysctls are in force and whose veth is up, and since when."""
     return tuple(

@@ -70,7 +70,8 @@ class World:
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
     raises: Raises = field(default_factory=Raises)
     announced: frozenset[IPAddress] = frozenset()
-    links_up: frozenset[str] = frozenset()
+    links_up: dict[str, int] = field(default_factory=dict)
+    """Workload links that are up, with their index: made anew, a link has another."""
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
     due: Due = field(default_factory=Due)
@@ -181,7 +182,7 @@ class World:
         if known is not None and _same_sandbox(known.endpoint, fresh.endpoint):
             fresh.machine, fresh.returned = known.machine, known.returned
             if _same_wire(known.endpoint, fresh.endpoint):
-                fresh.in_force = known.in_force
+                fresh.in_force, fresh.wire = known.in_force, known.wire
             begun = fresh.id not in self.due.newcomers
         else:
             begun = False
@@ -270,11 +271,11 @@ class World:
     def survey(self, links: tuple[Link, ...], routes: tuple[Route, ...], began: float) -> None:
         """Links and routes were read completely."""
         self.surveyed = True
-        up = frozenset(link.name for link in links if link.up and _workload(link.name))
-        for name in up - self.links_up:
-            self._link_up(name)
-        for name in self.links_up - up:
+        up = [link for link in links if link.up and _workload(link.name)]
+        for name in self.links_up.keys() - {link.name for link in up}:
             self._link_down(name)
+        for link in up:
+            self._link_up(link)
         for dst in self.routes.survey(routes, began):
             self._route_changed(dst)
         self.due.chores |= {NODE, RAISES, POLICY, STATUS}
@@ -282,23 +283,28 @@ class World:
     def _link(self, link: Link) -> None:
         if not _workload(link.name):
             return
-        if link.up and link.name not in self.links_up:
-            self._link_up(link.name)
-        elif not link.up:
+        if link.up:
+            self._link_up(link)
+        else:
             self._link_down(link.name)
 
-    def _link_up(self, name: str) -> None:
-        self.links_up |= {name}
-        for local in self.roster.on_interface(name):
+    def _link_up(self, link: Link) -> None:
+        known = self.links_up.get(link.name, 0)
+        if known >= link.ifindex:  # the kernel counts upwards: a lower one is older news
+            return
+        if known:  # made anew, and nobody said that the old one went
+            self._link_down(link.name)
+        self.links_up[link.name] = link.ifindex
+        for local in self.roster.on_interface(link.name):
             self._destinations(local)
         self.due.chores |= {NUDGE, POLICY, STATUS}
 
     def _link_down(self, name: str) -> None:
         """The kernel drops the routes of a link that goes down, and tells nobody of IPv4's."""
-        self.links_up -= {name}
+        self.links_up.pop(name, None)
         self.due.destinations |= self.routes.link_gone(name)
         for local in self.roster.on_interface(name):
-            local.in_force = 0
+            local.in_force, local.wire = 0, object()
         self.due.chores.add(STATUS)
 
     def _route(self, route: Route, *, present: bool) -> None:
