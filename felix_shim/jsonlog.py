@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -123,14 +124,28 @@ class NullLog:
 
 
 def open_log(path: str, level: Level, node: str) -> JsonLog:
-    """The log at `path` (appended to; its directory is made), or standard error when empty."""
+    """The log at `path` (appended to; its directory is made), or standard error when empty.
+
+    A line whose writer was killed in the middle of it is ended, and spoils none of ours.
+    """
     if not path:
         return JsonLog(sys.stderr, level=level, node=node)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
+        _end_last_line(Path(path))
         return JsonLog(Path(path).open("a", encoding="utf-8"), level=level, node=node)
     except OSError as error:
         raise InvalidInput(f"log_file {path}: {error}") from error
+
+
+def _end_last_line(path: Path) -> None:
+    """See that a file, if it is one and not empty, ends with an end of line. Raises OSError."""
+    if not path.is_file():
+        return
+    with path.open("a+b") as file:
+        file.seek(-min(1, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        if file.read(1) not in (b"", b"\n"):
+            file.write(b"\n")
 
 
 def _plain(value: object) -> object:
