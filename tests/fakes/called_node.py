@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +36,8 @@ from tests.fakes.node_process import API_PORT, NodeProcess, ip, until
 
 REPO = Path(__file__).resolve().parents[2]
 HANDLE = vm_handle(NETWORK, "default", "db")
+PATIENCE = 240.0
+"""Seconds that a runtime gives a call: kubelet's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,12 @@ class CalledNode(NodeProcess):
         )
         replace_file(root / "tortie", text, 0o755)
 
-    def _start_api(self) -> None:
+    def _start_api(self, stack: ExitStack) -> None:
+        stack.callback(self.server.close)
         self.inside(self.server.start)
 
     def close(self) -> None:
         """Take everything away."""
-        self.server.close()
         super().close()
         assert self.server.crashes == []
 
@@ -134,7 +137,7 @@ class CalledNode(NodeProcess):
             "sqlite_shared": True,
             "agent_socket": str(self.root / "run" / "cni.sock"),
             "endpoint_status_dir": str(self.root / "run" / "endpoint-status"),
-            "policy_setup_timeout_seconds": 10,
+            "policy_setup_timeout_seconds": 90,
             "kubernetes": {"k8s_api_root": self.config["k8s_api_root"]},
             **settings,
         }
@@ -152,7 +155,7 @@ class CalledNode(NodeProcess):
         process.stdin = None
         return process
 
-    def finish(self, process: subprocess.Popen[bytes], *, seconds: float = 60.0) -> Answer:
+    def finish(self, process: subprocess.Popen[bytes], *, seconds: float = PATIENCE) -> Answer:
         """Wait for a call's end."""
         stdout, stderr = process.communicate(timeout=seconds)
         self.processes.remove(process)
@@ -161,7 +164,7 @@ class CalledNode(NodeProcess):
 
     def call(self, verb: str, pod: str, container: str, **options: Any) -> Answer:
         """One call, whatever its outcome."""
-        seconds = options.pop("seconds", 60.0)
+        seconds = options.pop("seconds", PATIENCE)
         return self.finish(self.begin(verb, pod, container, **options), seconds=seconds)
 
     def done(self, verb: str, pod: str, container: str, **options: Any) -> Answer:
