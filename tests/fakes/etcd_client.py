@@ -16,7 +16,7 @@ from libtortie.errors import AlreadyExists, TortieError, Unavailable
 from libtortie.model.ipam import Handle
 from libtortie.model.keys import HandleKey, Handles
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 BRISK = Timing(call=3.0, attempt=0.7, progress=0.4, silence=0.8, patience=20.0)
 """Short silences, so that tests need not wait for what a day-long watch may."""
 
