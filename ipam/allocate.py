@@ -30,6 +30,7 @@ from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
 from .pools import WORKLOAD, Pool, Wanted, described, eligible, pool_of, serves
+from .room import is_heavy, size_of
 from .settings import POOLS, guard_pool
 from .transaction import Transaction
 
@@ -87,6 +88,10 @@ class Allocator:
     """What this node has for nothing (`tidy`): to be removed, when possible."""
     unreadable: list[str] = field(default_factory=list)
     """Blocks that were looked at and cannot be read, by name."""
+    chosen: list[IPNetwork] = field(default_factory=list)
+    """Blocks of this request's picks so far."""
+    heavy: dict[IPNetwork, int] = field(default_factory=dict)
+    """Blocks that are full for their length, in bytes."""
     plans: dict[object, Plan] = field(default_factory=dict)
     """What was found out for each kind of request: as long as nothing is claimed it holds."""
 
@@ -152,8 +157,11 @@ class Allocator:
                 f"{address} is in block {cidr} of {block.affinity} and affinity is strict"
             )
         ordinal = block.ordinal(address)
-        evicted = "" if ordinal in block.unallocated else _evict(block, ordinal, owner, gone)
-        return Pick(pool, cidr, ordinal, address, evicted)
+        if ordinal not in block.unallocated:
+            return Pick(pool, cidr, ordinal, address, _evict(block, ordinal, owner, gone))
+        if self._is_heavy(block):
+            raise NoFreeAddresses(f"{address} is not given: {self._too_long(cidr)}")
+        return Pick(pool, cidr, ordinal, address)
 
     def _block(self, cidr: IPNetwork) -> Block | None:
         """A block with its rested ordinals free; one that is being deleted is left alone."""
@@ -205,9 +213,22 @@ class Allocator:
     def _pick_in(self, pools: Sequence[Pool], block: Block) -> Pick | None:
         pool = pool_of(pools, block.cidr)
         ordinal = next(blocks.free_ordinals(block, self.reservations.covers), None)
-        if pool is None or ordinal is None:
+        if pool is None or ordinal is None or self._is_heavy(block):
             return None
         return Pick(pool, block.cidr, ordinal, block.address(ordinal))
+
+    def _is_heavy(self, block: Block) -> bool:
+        """Whether a block's text is too long for another address (`room`), free as some are."""
+        if is_heavy(block, lambda: self._beside(block.cidr)):
+            self.heavy[block.cidr] = size_of(block)
+            return True
+        return False
+
+    def _beside(self, cidr: IPNetwork) -> list[Block]:
+        """The blocks that the commit writes beside this one."""
+        cidrs = {*self.tx.staged_blocks(), *self.chosen} - {cidr}
+        found = (self.tx.glance(BlockKey(one), Block) for one in cidrs)
+        return [block for block in found if block is not None]
 
     def _fresh(
         self,
@@ -300,8 +321,15 @@ class Allocator:
         ]
         if odd:
             why.append(f"blocks of another size are in the way: {', '.join(odd)}")
+        why += map(self._too_long, self.heavy)
         why += [f"not readable: {name}" for name in self.unreadable]
         return "; ".join(why) + self._unread()
+
+    def _too_long(self, cidr: IPNetwork) -> str:
+        return (
+            f"block {cidr} has {self.heavy[cidr]} bytes, as much as the datastore takes in one "
+            "request, so none of it is given any more (smaller blocks, in a new pool, are not full)"
+        )
 
     def _unread(self) -> str:
         return "".join(f"; not readable: {reason}" for reason in self.broken)

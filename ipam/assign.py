@@ -52,7 +52,8 @@ class Assignment:
         found = holdings(tx, self.handle_id)
         if heal(tx, found):
             return AGAIN
-        vm.change_owners(tx, found, self.change)
+        if not vm.change_owners(tx, found, self.change):
+            return AGAIN
         missing = missing_families(found, self.want)
         picks = self._give(tx, missing) if missing else ()
         if picks is None:
@@ -75,8 +76,7 @@ class Assignment:
             if item.address in self.picked
             and ownership.same_sandbox(item.attribute.active, self.owner)
         ]
-        vm.stage_release(tx, found, ours, now=self.now())
-        return None
+        return None if vm.stage_release(tx, found, ours, now=self.now()) else AGAIN
 
     def _given(self, pick: Pick) -> Allocation:
         return Allocation(pick.address, self.handle_id, dict(self.owner), {}, pick.cidr)
@@ -84,7 +84,10 @@ class Assignment:
     def _give(self, tx: Transaction, versions: Iterable[int]) -> Sequence[Pick] | None:
         """Stage an address of each family, or else (None) the claims that have to come first."""
         allocator = tx.noted("allocator", lambda: self._allocator(tx))
-        decisions = [self._pick(allocator, version) for version in versions]
+        decisions: list[Pick | Claim] = []
+        for version in versions:
+            allocator.chosen = [one.cidr for one in decisions if isinstance(one, Pick)]
+            decisions.append(self._pick(allocator, version))
         self.tidy, allocator.tidy = allocator.tidy, []
         picks = [decision for decision in decisions if isinstance(decision, Pick)]
         if len(picks) < len(decisions):

@@ -46,6 +46,13 @@ class Holdings:
         """Whether the handle's record says what the blocks say."""
         return self.handle is None or (bool(self.counts) and self.handle.blocks == self.counts)
 
+    @property
+    def wrong(self) -> tuple[IPNetwork, ...]:
+        """The blocks of which the handle's record does not say what they say."""
+        recorded = self.handle.blocks if self.handle else {}
+        every = dict.fromkeys([*recorded, *self.counts])
+        return tuple(c for c in every if recorded.get(c, 0) != self.counts.get(c, 0))
+
     def by_block(self) -> dict[IPNetwork, tuple[Held, ...]]:
         """The held addresses grouped by block."""
         return {
@@ -82,10 +89,11 @@ def heal(tx: Transaction, found: Holdings) -> bool:
     """
     if found.true or found.handle is None:
         return False
-    counts, recorded = dict(found.counts), found.handle.blocks
-    wrong = [cidr for cidr, count in recorded.items() if count > counts.get(cidr, 0)]
-    counts.update({cidr: recorded[cidr] for cidr in wrong[HEALED:]})
+    counts, recorded, wrong = dict(found.counts), found.handle.blocks, found.wrong
+    counts.update({cidr: recorded.get(cidr, 0) for cidr in wrong[HEALED:]})
     for cidr in wrong[:HEALED]:
+        if recorded.get(cidr, 0) <= counts.get(cidr, 0):
+            continue
         block = tx.block(cidr)
         if block is None:
             tx.guard(BlockKey(cidr))

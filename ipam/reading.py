@@ -165,6 +165,11 @@ class Reading:
         keys = (entry.key for entry in self._staged)
         return tuple(key for key in keys if isinstance(key, AffinityKey))
 
+    def staged_blocks(self) -> tuple[IPNetwork, ...]:
+        """The blocks that are to be written or removed."""
+        keys = (entry.key for entry in self._staged)
+        return tuple(key.cidr for key in keys if isinstance(key, BlockKey))
+
     def block_names(self, version: int) -> tuple[IPNetwork, ...]:
         """All blocks of a family, in path order, then those that are staged."""
         if version not in self._names:

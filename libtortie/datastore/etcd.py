@@ -139,7 +139,11 @@ class EtcdDatastore:
         payloads = [payload_of(op, self._stamps) for op in ops]
         for place, data in self._inherited(ops, payloads).items():
             payloads[place] = data
-        outcome = outcome_of(self._cluster.write(messages.transaction(ops, payloads)))
+        try:
+            answer = self._cluster.write(messages.transaction(ops, payloads))
+        except InvalidInput as error:
+            raise _sized(error, ops, payloads) from error
+        outcome = outcome_of(answer)
         if not outcome.succeeded:
             raise _refusal(ops, outcome)
         revision = str(outcome.revision)
@@ -166,6 +170,19 @@ class EtcdDatastore:
             verify(op, row)
             found[place] = replacement(op, row, self._stamps)
         return found
+
+
+def _sized(
+    error: InvalidInput, ops: Sequence[Op], payloads: Sequence[bytes | None]
+) -> InvalidInput:
+    """A refusal, which may be for its size, with what is the longest in it."""
+    sizes = (
+        (len(data), path_of(op.key))
+        for op, data in zip(ops, payloads, strict=True)
+        if data is not None and isinstance(op, Create | Update)
+    )
+    size, path = max(sizes, default=(0, ""))
+    return InvalidInput(f"{error}: {path} has {size} bytes") if path else error
 
 
 def _refusal(ops: Sequence[Op], outcome: Outcome) -> TortieError:
