@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,6 +195,17 @@ def etcd_members(
         for one in members:
             one.wait_healthy()
         yield members
+
+
+def leader_of(members: Sequence[EtcdMember]) -> EtcdMember:
+    """The one that leads, once one of those that run does."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        for one in members:
+            with suppress(OSError):
+                if one.process is not None and one.is_leader():
+                    return one
+    raise AssertionError("nobody leads")
 
 
 def tls_arguments(authority: Authority, server: Pair) -> list[str]:
