@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -25,7 +27,7 @@ def test_a_list_of_many_pages_is_of_one_revision(
     """Two handles move together: no listing sees them differ, though pages lie between them."""
     monkeypatch.setattr(etcd_reader, "PAGE", 3)
     first, last = HandleKey("a"), HandleKey("z")
-    done = threading.Event()
+    enough = threading.Event()
     with closing(store_at(member.url)) as store, closing(store_at(member.url)) as writer:
         store.commit([Create(HandleKey(f"m{i:02}"), handle()) for i in range(20)])
         records: tuple[Record | None, ...] = writer.commit(
@@ -34,24 +36,29 @@ def test_a_list_of_many_pages_is_of_one_revision(
 
         def write() -> None:
             current = records
-            for count in range(1, 200):
+            for count in itertools.count(1):
                 current = writer.commit(
                     [Update(r.key, handle(count), r.revision) for r in current if r is not None]
                 )
-            done.set()
+                if enough.is_set():
+                    return
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
-        listed = 0
-        while not done.is_set():
-            listing = store.list(Handles())
-            found = {record.key: record for record in listing.records}
-            assert len(found) == 22
-            assert found[first].value == found[last].value
-            assert int(found[first].revision) <= int(listing.revision)
-            listed += 1
-        thread.join(DEADLINE)
-        assert listed > 3
+        seen: set[str] = set()
+        ends = time.monotonic() + DEADLINE
+        try:
+            while len(seen) < 20:
+                listing = store.list(Handles())
+                found = {record.key: record for record in listing.records}
+                assert len(found) == 22
+                assert found[first].value == found[last].value
+                assert int(found[first].revision) <= int(listing.revision)
+                seen.add(found[first].revision)
+                assert time.monotonic() < ends, "they do not move"
+        finally:
+            enough.set()
+            thread.join(DEADLINE)
 
 
 def test_a_list_whose_revision_is_compacted_begins_anew(
