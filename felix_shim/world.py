@@ -6,6 +6,7 @@ compared with what is known, and only a difference makes anything due.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from felix_shim import facts
@@ -59,12 +60,17 @@ class Due:
 
 @dataclass(slots=True)
 class World:
-    """Everything known. `kube`: whether there is an API to learn migrations from."""
+    """Everything known. `kube`: whether there is an API to learn migrations from.
+
+    `monotonic` is in seconds; it dates what is heard of links, so that a survey that began before
+    does not undo it.
+    """
 
     node: str
     kube: bool
     routes: RouteTable
     log: Log
+    monotonic: Callable[[], float]
     cluster: Cluster = field(init=False)
     roster: Roster = field(default_factory=Roster)
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
@@ -72,6 +78,7 @@ class World:
     announced: frozenset[IPAddress] = frozenset()
     links_up: dict[str, int] = field(default_factory=dict)
     """Workload links that are up, with their index: made anew, a link has another."""
+    links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
     due: Due = field(default_factory=Due)
@@ -259,6 +266,7 @@ class World:
             case LinkChanged(link):
                 self._link(link)
             case LinkGone(name=name):
+                self.links_heard[name] = self.monotonic()
                 self._link_down(name)
             case RouteAdded(route):
                 self._route(route, present=True)
@@ -271,11 +279,13 @@ class World:
     def survey(self, links: tuple[Link, ...], routes: tuple[Route, ...], began: float) -> None:
         """Links and routes were read completely."""
         self.surveyed = True
-        up = [link for link in links if link.up and _workload(link.name)]
-        for name in self.links_up.keys() - {link.name for link in up}:
+        up = {link.name: link for link in links if link.up and _workload(link.name)}
+        newer = {name: when for name, when in self.links_heard.items() if when > began}
+        for name in self.links_up.keys() - up.keys() - newer.keys():
             self._link_down(name)
-        for link in up:
-            self._link_up(link)
+        for name in up.keys() - newer.keys():
+            self._link_up(up[name])
+        self.links_heard = newer
         for dst in self.routes.survey(routes, began):
             self._route_changed(dst)
         self.due.chores |= {NODE, RAISES, POLICY, STATUS}
@@ -283,6 +293,7 @@ class World:
     def _link(self, link: Link) -> None:
         if not _workload(link.name):
             return
+        self.links_heard[link.name] = self.monotonic()
         if link.up:
             self._link_up(link)
         else:

@@ -91,6 +91,36 @@ def test_a_link_whose_end_nobody_told_is_known_by_its_index(bench: Bench, news: 
     assert bench.metrics("web") == [1024]
 
 
+def survey_from_before(bench: Bench) -> Surveyed:
+    """What a survey found that began now and is told later."""
+    found = Surveyed(bench.clock.now, bench.kernel.links(), bench.kernel.routes(version=4))
+    bench.clock.now += 0.001
+    return found
+
+
+def test_a_survey_from_before_a_link_came_does_not_take_it_down(bench: Bench) -> None:
+    bench.kernel.delete_link(HOST)
+    bench.settle()
+    old = survey_from_before(bench)
+    bench.add_veth("web")
+    bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
+    bench.tell(old)
+    assert STATUS in bench.status
+    assert bench.metrics("web") == [1024]
+
+
+def test_a_survey_from_before_a_link_went_does_not_bring_it_up(bench: Bench) -> None:
+    bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
+    old = survey_from_before(bench)
+    bench.kernel.delete_link(HOST)
+    bench.settle()
+    assert bench.status == {}
+    bench.tell(old)
+    assert HOST not in bench.reconciler.world.links_up
+    assert bench.status == {}
+    assert bench.log.of("apply_failed") == []
+
+
 def test_an_older_survey_does_not_make_a_link_another_one(bench: Bench) -> None:
     bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
     before = bench.kernel.links()
