@@ -36,7 +36,7 @@ from libtortie.errors import Compacted, TortieError, Unavailable, first_line
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
-from libtortie.linux.port import Kernel
+from libtortie.linux.port import Kernel, NetworkEvent
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Resources, Scope
 
@@ -181,15 +181,23 @@ class KubeSource:
 
 @dataclass(slots=True)
 class KernelSource:
-    """Link and route notifications, and complete surveys on request."""
+    """Link and route notifications, and complete surveys on request.
+
+    It listens from the first, whenever its thread comes to run: what changes after a survey is
+    told. Raises `KernelError`.
+    """
 
     kernel: Kernel
     post: Post
     monotonic: Callable[[], float]
+    _events: Iterator[NetworkEvent] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._events = self.kernel.events()
 
     def run(self) -> None:
         """The thread's body; ends when the kernel adapter is closed."""
-        for event in self.kernel.events():
+        for event in self._events:
             self.post(NetworkChanged(event))
 
     def survey(self) -> frozenset[str]:
