@@ -29,7 +29,7 @@ def at_once(works: Sequence[Callable[[], object]]) -> list[object]:
     results: list[object] = [None] * len(works)
 
     def run(number: int) -> None:
-        start.wait(30)
+        start.wait(90)
         try:
             results[number] = works[number]()
         except TortieError as error:
@@ -39,7 +39,7 @@ def at_once(works: Sequence[Callable[[], object]]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(180)
         assert not thread.is_alive()
     return results
 
