@@ -153,9 +153,9 @@ def test_pods_reach_each_other_on_a_node_without_a_default_route(node: RealNode)
         node.world.put_pod(f"web-{number}")
     first, second = node.add("web-0", "c1"), node.add("web-1", "c2")
     assert gateway_answers(node, "c1")
-    run("ping", "-c1", "-W10", first_address(second), inside=f"{node.prefix}-c1")
-    run("ping", "-c1", "-W10", first_address(first), inside=f"{node.prefix}-c2")
-    run("ping", "-c1", "-W10", first_address(first), inside=node.name)
+    run("ping", "-c1", "-w60", first_address(second), inside=f"{node.prefix}-c1")
+    run("ping", "-c1", "-w60", first_address(first), inside=f"{node.prefix}-c2")
+    run("ping", "-c1", "-w60", first_address(first), inside=node.name)
 
 
 def test_a_migration_targets_gateway_answers_though_its_address_is_routed_elsewhere(
@@ -184,7 +184,10 @@ def test_dual_stack(node: RealNode) -> None:
     both = {"ipam": {"assign_ipv6": "true"}}
     node.add("web-0", "c1", **both)
     other = node.add("web-1", "c2", **both).addresses[1]
-    run("ping", "-6", "-c1", "-W1", str(other.ip), inside=f"{node.prefix}-c1")
+    for inside in (node.name, f"{node.prefix}-c1", f"{node.prefix}-c2"):
+        waiting = [link["ifname"] for link in ip(inside, "-6", "addr", "show", "tentative")]
+        assert not waiting, "duplicates are looked for: for two seconds nobody is answered"
+    run("ping", "-6", "-c1", "-w60", str(other.ip), inside=f"{node.prefix}-c1")
     routes = ip(f"{node.prefix}-c1", "-6", "route", "show", "default")
     assert routes[0]["gateway"] == "fe80::ecee:eeff:feee:eeee"
 
@@ -215,7 +218,7 @@ def test_del_with_the_nodes_own_namespace_or_another_pods(node: RealNode) -> Non
     before = {x["ifname"] for x in ip("", "link")}
     own = CmdArgs("c8", "/proc/self/ns/net", "lo", {})
     node.plugin.cmd_del(own, conf())
-    assert {x["ifname"] for x in ip("", "link")} == before
+    assert before <= {x["ifname"] for x in ip("", "link")}
     with pytest.raises(InvalidEnvironment):
         node.plugin.cmd_add(own, conf())
     args = node.args("web-0", "c1")
@@ -314,7 +317,7 @@ class Runtime:
             input=json.dumps(configuration).encode(),
             env=env,
             capture_output=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
@@ -348,7 +351,7 @@ def test_the_fallback_serves_while_no_agent_does(node: RealNode, tmp_path: Path)
     assert runtime.call("STATUS", "c1")[0] == 0
     assert runtime.call("CHECK", "c1", prevResult=result)[0] == 0
     address = result["ips"][0]["address"]
-    run("ping", "-c1", "-W10", address.split("/")[0], inside=node.name)
+    run("ping", "-c1", "-w60", address.split("/")[0], inside=node.name)
     run("ip", "addr", "flush", "dev", "eth0", inside=f"{node.prefix}-c1")
     status, body = runtime.call("CHECK", "c1", prevResult=result)
     assert (status, body["code"]) == (1, 110)

@@ -24,6 +24,11 @@ def node(tmp_path: Path) -> Iterator[CalledNode]:
         made.close()
 
 
+def policy_of(node: CalledNode, pod: str) -> str:
+    """The sandbox for which the agent says that a pod's policy is in force; empty for none."""
+    return str((node.status(pod) or {}).get("containerID", ""))
+
+
 def at_once(node: CalledNode, *calls: tuple[str, str, str, str]) -> list[Answer]:
     """Calls (verb, pod, container, program) that run beside each other."""
     running = [
@@ -105,14 +110,15 @@ def test_a_late_del_of_an_old_sandbox_hurts_nobody(node: CalledNode, gone: bool)
         if gone:
             node.remove_sandbox(f"{prefix}1")
         new = node.done("ADD", pod, f"{prefix}2")
-        until("its policy", lambda: (node.status(pod) or {})["containerID"] == f"{prefix}2")  # noqa: B023
+        until("its policy", lambda: policy_of(node, pod) == f"{prefix}2")  # noqa: B023
+        until("its route alone", lambda: node.metrics(pod) == [1024])  # noqa: B023
         late = f"/run/netns/{node.name}-{prefix}1"
         answers = at_once(node, *[("DEL", pod, f"{prefix}1", "tortie")] * 3) if not gone else []
         answers += [node.call("DEL", pod, f"{prefix}1", netns=late) for _ in range(2)]
         assert [answer.status for answer in answers] == [0] * len(answers)
         assert node.metrics(pod) == [1024]
         assert node.endpoints()[pod] == f"{prefix}2"
-        assert (node.status(pod) or {})["containerID"] == f"{prefix}2"
+        assert policy_of(node, pod) == f"{prefix}2"
         assert node.done("ADD", pod, f"{prefix}2") == new
         assert (new.address == old.address) is (prefix == "v")
         holder = node.owners()[new.address]

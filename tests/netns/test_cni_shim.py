@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -74,6 +74,8 @@ ALLOWED_MODULES = frozenset(
 Handler = Callable[[socket.socket], None]
 SILENCE = 100.0
 """Seconds for which a silent agent says nothing."""
+QUICK = 0.25
+"""Seconds."""
 
 
 class Agent:
@@ -142,9 +144,10 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
-    yield node
-    for agent in node.agents:
-        agent.close()
+    with ExitStack() as stack:
+        yield node
+        for agent in node.agents:
+            stack.callback(agent.close)
 
 
 def error_of(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str, str]:
@@ -309,19 +312,19 @@ def test_an_agent_that_never_answers_meets_the_deadline(node: Node) -> None:
     make_fallback(node)
     node.install(deadline=0.3)
     released = threading.Event()
+    silences: list[bool] = []
 
     def silent(connection: socket.socket) -> None:
         frame.read_request(connection)
         connection.sendall(b"TTA1")
-        released.wait(SILENCE)
+        silences.append(released.wait(SILENCE))
 
     node.agent(silent)
-    started = time.monotonic()
     code, message, _ = error_of(node.run())
+    assert silences == [], "it ended while the agent was silent still"
     released.set()
     assert code == 11
     assert "0.3 seconds" in message
-    assert time.monotonic() - started < SILENCE / 2
 
 
 def test_an_agent_whose_queue_is_full(node: Node) -> None:
@@ -354,7 +357,7 @@ def test_a_socket_one_may_not_use(node: Node) -> None:
     node.socket.chmod(0o600)
     for path in (node.directory, *node.directory.parents[:3]):
         with suppress(PermissionError):
-            path.chmod(0o755)
+            path.chmod(path.stat().st_mode | 0o055)  # /tmp is among them
     done = subprocess.run(
         [str(node.program)],
         input=CONF,
@@ -443,11 +446,11 @@ def test_its_round_trip_is_quick(node: Node) -> None:
     """A generous bound that a stray import of json and socket would still not break by itself:
     the module list above does that. This one catches a sleep or a retry on the way."""
     node.agent(serving([], 0, b"{}"))
-    times = []
-    for _ in range(15):
+    times: list[float] = []
+    while len(times) < 15 or (min(times) >= QUICK and len(times) < 300):
         started = time.perf_counter()
         assert node.run(b"", {"CNI_COMMAND": "VERSION"}).returncode == 0
         times.append(time.perf_counter() - started)
-    assert min(times) < 0.25, "a busy machine delays some, not all"
+    assert min(times) < QUICK, "a busy machine delays some, not all"
     if os.environ.get("TORTIE_PRINT_TIMES"):
         print(f"shim round trip: median {statistics.median(times) * 1000:.1f} ms")
