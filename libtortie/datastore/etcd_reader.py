@@ -18,7 +18,10 @@ from libtortie.errors import Compacted
 from libtortie.model.keys import Key, Scope, path_of, scope_bounds
 
 PAGE = 500
-"""Rows of one range of an answer."""
+"""Rows of one range of a first answer, and the fewest of a later one."""
+
+ANSWER = 4 << 20
+"""Bytes of values that a later answer is meant to have: for each, etcd counts all that is left."""
 
 PAGE_OF_NAMES = 10_000
 """The same where values are left out."""
@@ -69,20 +72,26 @@ def _read(cluster: EtcdCluster, spans: Sequence[Span], page: int, keys_only: boo
     cluster.require_open()
     found: list[list[Stored]] = [[] for _ in spans]
     revision = 0
-    left = list(enumerate(spans))
+    left = [(place, span, page) for place, span in enumerate(spans)]
     while left:
         now, left = left[: messages.MAX_OPS], left[messages.MAX_OPS :]
         requests = [
-            messages.scan(span.low, span.high, page, revision=revision, keys_only=keys_only)
-            for _, span in now
+            messages.scan(span.low, span.high, limit, revision=revision, keys_only=keys_only)
+            for _, span, limit in now
         ]
         outcome = _ask(cluster, requests)
         revision = revision or outcome.revision
-        for (place, span), answer in zip(now, outcome.pages, strict=True):
+        for (place, span, limit), answer in zip(now, outcome.pages, strict=True):
             found[place] += answer.rows
             if answer.more:
-                left.append((place, Span(answer.last + b"\0", span.high)))
+                rest = Span(answer.last + b"\0", span.high)
+                left.append((place, rest, max(limit, _fitting(answer.rows))))
     return Reading(tuple(map(tuple, found)), revision)
+
+
+def _fitting(rows: Sequence[Stored]) -> int:
+    """How many rows like these make an answer of the size that is meant."""
+    return ANSWER * len(rows) // max(sum(len(row.data) for row in rows), 100 * len(rows))
 
 
 def _ask(cluster: EtcdCluster, requests: Sequence[bytes]) -> Outcome:

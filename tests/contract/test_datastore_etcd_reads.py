@@ -26,6 +26,7 @@ def test_a_list_of_many_pages_is_of_one_revision(
 ) -> None:
     """Two handles move together: no listing sees them differ, though pages lie between them."""
     monkeypatch.setattr(etcd_reader, "PAGE", 3)
+    monkeypatch.setattr(etcd_reader, "ANSWER", 1)
     first, last = HandleKey("a"), HandleKey("z")
     enough = threading.Event()
     with closing(store_at(member.url)) as store, closing(store_at(member.url)) as writer:
@@ -96,8 +97,25 @@ def test_a_snapshot_is_one_round_trip_and_of_one_revision_however_much_is_read_o
         assert calls == ["/etcdserverpb.KV/Range"]
         calls.clear()
         monkeypatch.setattr(etcd_reader, "PAGE", 30)
+        monkeypatch.setattr(etcd_reader, "ANSWER", 1)
         assert store.snapshot([*keys, KEY], [Handles()]).listings == whole.listings
         assert calls == ["/etcdserverpb.KV/Txn"] + 4 * ["/etcdserverpb.KV/Range"]
+
+
+def test_later_answers_have_as_many_rows_as_their_size_allows(
+    member: EtcdMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """etcd looks at all that is left for each answer: many small ones take the square of it."""
+    monkeypatch.setattr(etcd_reader, "PAGE", 3)
+    calls: list[str] = []
+    with closing(EtcdDatastore(EtcdConfig(member.url), on_call=calls.append)) as store:
+        keys = [HandleKey(f"h{i:03}") for i in range(100)]
+        store.commit([Create(key, handle()) for key in keys])
+        for rows, answers in ((97, 2), (49, 3)):
+            monkeypatch.setattr(etcd_reader, "ANSWER", rows * 100)  # each counts 100 bytes at least
+            calls.clear()
+            assert [one.key for one in store.list(Handles()).records] == keys
+            assert len(calls) == answers
 
 
 def test_what_is_read_on_is_of_the_first_answers_revision(
