@@ -47,7 +47,7 @@ def use_rows(
     left = sorted(blocks, key=lambda block: (block.cidr.version, block.cidr))
     for pool in sorted(pools, key=lambda one: (one.cidr.version, one.cidr)):
         inside = [block for block in left if _inside(block.cidr, pool.cidr)]
-        left = [block for block in left if block not in inside]
+        left = [block for block in left if not _inside(block.cidr, pool.cidr)]
         rows.append(("IP Pool", str(pool.cidr), *use_of(pool.cidr, inside, reserved).cells()))
         if show_blocks:
             rows += [_block_row(block, reserved) for block in inside]
