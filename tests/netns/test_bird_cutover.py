@@ -143,7 +143,7 @@ def test_how_soon_the_router_switches(source: BirdLab) -> None:
     path = f"/run/netns/{source.nodes[1]}"
     raised = Route(ip_network(VM), ELEVATED, "calivm", link_scope=True)
     kernel = Netns().open(path)
-    spent = []
+    spent: list[float] = []
     try:
         while len(spent) < 15 or (min(spent) >= QUICK and len(spent) < 300):
             with Watch(source.tor, VM) as tor:
@@ -209,7 +209,7 @@ def test_a_bird_killed_twice_is_started_over_and_the_router_keeps_the_route(
     source.route(1, "add", ELEVATED)
     eventually(lambda: source.at_tor() == 1)
     ip(source.nodes[0], "route flush dev calivm")
-    spent = []
+    spent: list[float] = []
 
     def recovered() -> bool:
         """A second restart before the end of the first makes peers let go (RFC 4724, 4.2)."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,16 @@ def ip(inside: str, *command: str) -> Any:
 class RealNode:
     """A namespace that is the node, a world's store and API, a plugin on real netlink."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        """`stack` takes away what is made here."""
         self.prefix = fresh_name("cni")
+        stack.callback(self._delete_namespaces)
         self.world = CniWorld(directory)
         self.name = self.make("node")
         run("ip", "link", "set", "lo", "up", inside=self.name)
         run("ip", "addr", "add", "172.31.9.1/32", "dev", "lo", inside=self.name)
         self.kernel = NetlinkKernel(f"/run/netns/{self.name}")
+        stack.callback(self.kernel.close)
         self.made = 0
         fake = self.world.node()
         self.plugin = Plugin(fake.ports(kernel=self.kernel, namespaces=Netns(), sleep=time.sleep))
@@ -82,8 +85,7 @@ class RealNode:
     def delete(self, pod: str, container: str) -> None:
         self.plugin.cmd_del(self.args(pod, container), conf())
 
-    def close(self) -> None:
-        self.kernel.close()
+    def _delete_namespaces(self) -> None:
         for entry in Path("/run/netns").glob(f"{self.prefix}-*"):
             with suppress(FileNotFoundError):
                 netns.delete(entry.name)
@@ -91,11 +93,8 @@ class RealNode:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RealNode]:
-    node = RealNode(tmp_path)
-    try:
-        yield node
-    finally:
-        node.close()
+    with ExitStack() as stack:
+        yield RealNode(tmp_path, stack)
 
 
 def gateway_answers(node: RealNode, container: str) -> bool:
