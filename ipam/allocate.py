@@ -29,7 +29,7 @@ from . import block as blocks
 from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
-from .pools import WORKLOAD, Pool, Wanted, described, eligible, pool_of, serves
+from .pools import WORKLOAD, Pool, Wanted, choosy, described, eligible, pool_of, serves
 from .room import is_heavy, size_of
 from .settings import POOLS, guard_pool
 from .transaction import Transaction
@@ -84,6 +84,8 @@ class Allocator:
     reservations: Reservations
     broken: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    unlabelled: str = ""
+    """Why the node's labels are not known."""
     tidy: list[AffinityKey] = field(default_factory=list)
     """What this node has for nothing (`tidy`): to be removed, when possible."""
     unreadable: list[str] = field(default_factory=list)
@@ -114,7 +116,7 @@ class Allocator:
         kind = (wanted.version, tuple(wanted.requested), spaces, wanted.use)
         claims, plan = self.tx.claims, self.plans.get(kind)
         if plan is None or plan.claims != claims:
-            pools = plan.pools if plan else eligible(self.pools, wanted)
+            pools = plan.pools if plan else self._eligible(wanted)
             if not pools:
                 raise NoFreeAddresses(
                     f"no IPv{wanted.version} pool is eligible on node {self.node} for use "
@@ -122,6 +124,16 @@ class Allocator:
                 )
             plan = self.plans[kind] = Plan(pools, claims, *self._own(pools))
         return plan
+
+    def _eligible(self, wanted: Wanted) -> tuple[Pool, ...]:
+        """The pools for a request. Raises `Malformed` if that is up to labels nobody knows."""
+        picky = choosy(self.pools, wanted) if self.unlabelled else ()
+        if picky:
+            raise Malformed(
+                f"{self.unlabelled}: so nobody knows which labels node {self.node} has, by which "
+                f"pools choose (nodeSelector): {described(picky)}"
+            )
+        return eligible(self.pools, wanted)
 
     def pick_address(
         self, address: IPAddress, owner: Owner, gone: OwnerGone, use: str = WORKLOAD
@@ -194,7 +206,7 @@ class Allocator:
 
     def _consider(self, key: AffinityKey) -> None:
         """Give an affinity up whose pool is gone or has other nodes, if its block is empty."""
-        if self.broken or serves(key.cidr, self.pools, self.labels):
+        if self.broken or self.unlabelled or serves(key.cidr, self.pools, self.labels):
             return
         block = self._block(key.cidr)
         if block is None or (block.node == self.node and blocks.is_empty(block)):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from libtortie.errors import Malformed
 from libtortie.model.ipam import IPAddress, Owner
 from libtortie.model.keys import AffinityKey
 
@@ -105,9 +106,21 @@ class Assignment:
 
     def _allocator(self, tx: Transaction) -> Allocator:
         pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do
-        labels = read_node_labels(tx, self.node, self.node_labels)
+        labels, unlabelled = self.node_labels, ""
+        try:
+            labels = read_node_labels(tx, self.node, self.node_labels)
+        except Malformed as error:  # a trouble only where a pool chooses its nodes
+            unlabelled = str(error)
         return Allocator(
-            tx, self.node, self.now(), read_config(tx), pools, read_reservations(tx), broken, labels
+            tx,
+            self.node,
+            self.now(),
+            read_config(tx),
+            pools,
+            read_reservations(tx),
+            broken,
+            labels,
+            unlabelled,
         )
 
     def _pick(self, allocator: Allocator, version: int) -> Pick | Claim:
