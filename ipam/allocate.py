@@ -9,9 +9,10 @@ existed before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 from libtortie.errors import (
@@ -59,13 +60,14 @@ class Claim:
 class Plan:
     """Where addresses of one kind come from first, as of the `claims` of the transaction.
 
-    `full` are blocks found without a free address.
+    `owned` and `unfinished` are blocks with their pools; `full` are blocks found without a free
+    address.
     """
 
     pools: Sequence[Pool]
     claims: int
-    owned: Sequence[IPNetwork]
-    unfinished: Sequence[IPNetwork]
+    owned: Mapping[IPNetwork, Pool]
+    unfinished: Mapping[IPNetwork, Pool]
     full: dict[IPNetwork, Block] = field(default_factory=dict)
 
 
@@ -185,7 +187,7 @@ class Allocator:
     def _rested(self, block: Block) -> Block:
         return blocks.expire_cooldown(block, now=self.now, cooldown=self.config.cooldown_seconds)
 
-    def _own(self, pools: Sequence[Pool]) -> tuple[list[IPNetwork], list[IPNetwork]]:
+    def _own(self, pools: Sequence[Pool]) -> tuple[dict[IPNetwork, Pool], dict[IPNetwork, Pool]]:
         """Blocks this node owns in some pools, and claims it may finish; in pool order."""
         found: dict[Standing, list[IPNetwork]] = {kind: [] for kind in Standing}
         for key in self.tx.affinities(self.node):
@@ -213,18 +215,17 @@ class Allocator:
             self.tidy.append(key)
 
     def _first_free(self, plan: Plan) -> Pick | None:
-        for cidr in plan.owned:
+        for cidr, pool in plan.owned.items():
             stored = self.tx.glance(BlockKey(cidr), Block)
             if stored is None or stored.deleted or plan.full.get(cidr) is stored:
                 continue
-            if pick := self._pick_in(plan.pools, self._rested(stored)):
+            if pick := self._pick_in(pool, self._rested(stored)):
                 return pick
             plan.full[cidr] = stored
         return None
 
-    def _pick_in(self, pools: Sequence[Pool], block: Block) -> Pick | None:
-        pool = pool_of(pools, block.cidr)
-        ordinal = next(blocks.free_ordinals(block, self.reservations.covers), None)
+    def _pick_in(self, pool: Pool | None, block: Block) -> Pick | None:
+        ordinal = next(blocks.free_ordinals(block, self.reservations.rule), None)
         if pool is None or ordinal is None or self._is_heavy(block):
             return None
         return Pick(pool, block.cidr, ordinal, block.address(ordinal))
@@ -245,8 +246,8 @@ class Allocator:
     def _fresh(
         self,
         pools: Sequence[Pool],
-        owned: Sequence[IPNetwork],
-        unfinished: Sequence[IPNetwork],
+        owned: Collection[IPNetwork],
+        unfinished: Collection[IPNetwork],
     ) -> Claim | None:
         """A place where no block is: found by the names of those that are, not by their values."""
         if not self._may_claim(owned):
@@ -275,12 +276,12 @@ class Allocator:
     def _claimable(self, cidr: IPNetwork) -> bool:
         return _readable(self.tx, AffinityKey(self.node, cidr))
 
-    def _search(self, pools: Sequence[Pool], owned: Sequence[IPNetwork]) -> Pick | Claim | None:
+    def _search(self, pools: Sequence[Pool], owned: Collection[IPNetwork]) -> Pick | Claim | None:
         """Look at every block: for one of this node without an affinity, for one that may be taken
         over, and only then for one to borrow from."""
         borrowed: Pick | None = None
         for block in self._others(pools):
-            pick = self._pick_in(pools, block)
+            pick = self._pick_in(pool_of(pools, block.cidr), block)
             if pick is not None and block.node == self.node and block.cidr not in owned:
                 return pick
             if self._may_claim(owned) and (claim := self._take_over(pools, block)):
@@ -293,7 +294,7 @@ class Allocator:
         self.unreadable.clear()
         cidrs = self.tx.block_names(pools[0].cidr.version)
         turn = rules.fnv1(self.node) % len(cidrs) if cidrs else 0
-        for found in self.tx.scan(_by_pool(pools, cidrs[turn:] + cidrs[:turn])):
+        for found in self.tx.scan(tuple(_by_pool(pools, cidrs[turn:] + cidrs[:turn]))):
             if isinstance(found, Malformed):
                 self.unreadable.append(str(found))
             elif not found.deleted:
@@ -310,13 +311,13 @@ class Allocator:
             loser = None  # it stays, and is never trusted
         return Claim(pool, blocks.claim_for(block, self.node, self.now), loser)
 
-    def _may_claim(self, owned: Sequence[IPNetwork]) -> bool:
+    def _may_claim(self, owned: Collection[IPNetwork]) -> bool:
         return self.config.auto_allocate_blocks and not self._at_limit(owned)
 
-    def _at_limit(self, owned: Sequence[IPNetwork]) -> bool:
+    def _at_limit(self, owned: Collection[IPNetwork]) -> bool:
         return len(owned) >= rules.block_limit(self.config)
 
-    def _exhausted(self, version: int, pools: Sequence[Pool], owned: Sequence[IPNetwork]) -> str:
+    def _exhausted(self, version: int, pools: Sequence[Pool], owned: Collection[IPNetwork]) -> str:
         why = [f"no free IPv{version} address for node {self.node} in pools {described(pools)}"]
         if not self.config.auto_allocate_blocks:
             why.append("new blocks are not allocated automatically")
@@ -376,7 +377,7 @@ def stage_picks(
     counts = dict(handle.blocks) if handle else {}
     for pick in picks:
         counts[pick.cidr] = counts.get(pick.cidr, 0) + 1
-    set_counts(tx, handle_id, counts)
+    set_counts(tx, handle_id, handle, counts)
     for pick in picks:
         block = tx.block(pick.cidr)
         if block is None:
@@ -397,14 +398,18 @@ def stage_confirmations(tx: Transaction, node: str, cidrs: Iterable[IPNetwork]) 
 
     One that cannot be read stays so: it is only an index.
     """
-    for cidr in cidrs:
-        block, key = tx.block(cidr), AffinityKey(node, cidr)
-        if block is None or block.node != node or not _readable(tx, key):
-            continue
-        stored = tx.affinity(key)
-        if stored is None or stored.state is not AffinityState.CONFIRMED:
-            wanted = replace(stored or BlockAffinity(), state=AffinityState.CONFIRMED)
-            tx.put(key, wanted)
+    for cidr in cidrs:  # each once, as long as no other claims are staged
+        tx.noted(("confirmed", cidr, tx.claims), partial(_confirm, tx, node, cidr))
+
+
+def _confirm(tx: Transaction, node: str, cidr: IPNetwork) -> None:
+    block, key = tx.block(cidr), AffinityKey(node, cidr)
+    if block is None or block.node != node or not _readable(tx, key):
+        return
+    stored = tx.affinity(key)
+    if stored is None or stored.state is not AffinityState.CONFIRMED:
+        wanted = replace(stored or BlockAffinity(), state=AffinityState.CONFIRMED)
+        tx.put(key, wanted)
 
 
 def _readable(tx: Transaction, key: AffinityKey) -> bool:
@@ -421,7 +426,7 @@ def _uncount(tx: Transaction, handle_id: str, cidr: IPNetwork) -> None:
     if handle is not None:
         counts = dict(handle.blocks)
         counts[cidr] = counts.get(cidr, 0) - 1
-        set_counts(tx, handle_id, counts)
+        set_counts(tx, handle_id, handle, counts)
 
 
 def _evict(block: Block, ordinal: int, owner: Owner, gone: OwnerGone) -> str:
@@ -441,7 +446,6 @@ def _evict(block: Block, ordinal: int, owner: Owner, gone: OwnerGone) -> str:
     return attribute.handle_id
 
 
-def _by_pool(pools: Sequence[Pool], cidrs: Iterable[IPNetwork]) -> list[IPNetwork]:
-    """CIDRs that lie in some pools, those of the first pool first, else in the order given."""
-    cidrs = tuple(cidrs)
-    return [cidr for pool in pools for cidr in cidrs if pool_of([pool], cidr) is not None]
+def _by_pool(pools: Sequence[Pool], cidrs: Collection[IPNetwork]) -> dict[IPNetwork, Pool]:
+    """Blocks of some pools with their pool, those of the first pool first, else in that order."""
+    return {cidr: pool for pool in pools for cidr in cidrs if pool.has(cidr)}

@@ -53,7 +53,7 @@ class Assignment:
         found = holdings(tx, self.handle_id)
         if heal(tx, found):
             return AGAIN
-        if not vm.change_owners(tx, found, self.change):
+        if found.held and not vm.change_owners(tx, found, self.change):
             return AGAIN
         missing = missing_families(found, self.want)
         picks = self._give(tx, missing) if missing else ()

@@ -51,6 +51,8 @@ def claim_for(block: Block, node: str, now: datetime) -> Block:
 
 def free_ordinals(block: Block, reserved: Reserved = nothing_reserved) -> Iterator[int]:
     """Ordinals that may be assigned automatically, the one that was free longest first."""
+    if reserved is nothing_reserved:
+        return iter(block.unallocated)
     return (o for o in block.unallocated if not reserved(block.address(o)))
 
 
@@ -166,13 +168,15 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 def _give(block: Block, ordinals: Sequence[int], attribute: Attribute) -> Block:
-    gone = set(ordinals)
     allocations, attributes = _repointed(block, dict.fromkeys(ordinals, attribute))
+    unallocated = list(block.unallocated)
+    for ordinal in ordinals:
+        unallocated.remove(ordinal)  # of the first, as a rule: told at once
     return _with(
         block,
         allocations,
         attributes,
-        unallocated=[o for o in block.unallocated if o not in gone],
+        unallocated=unallocated,
         numbers={**block.sequence_numbers, **dict.fromkeys(ordinals, block.sequence_number)},
         sequence_number=block.sequence_number + 1,
     )

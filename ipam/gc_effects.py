@@ -162,7 +162,8 @@ def _mend(tx: Transaction, state: HandleState) -> bool:
     for cidr in wrong[:HEALED]:
         tx.guard(BlockKey(cidr))
     if not heal(tx, found) and found.handle is None:
-        set_counts(tx, state.handle_id, {cidr: found.counts[cidr] for cidr in wrong[:HEALED]})
+        counts = {cidr: found.counts[cidr] for cidr in wrong[:HEALED]}
+        set_counts(tx, state.handle_id, found.handle, counts)
     return len(wrong) <= HEALED
 
 

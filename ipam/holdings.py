@@ -8,7 +8,7 @@ leaving an allocation that no handle knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from libtortie.model.ipam import Attribute, Handle, IPAddress
@@ -60,15 +60,18 @@ class Holdings:
         }
 
 
-def holdings(tx: Transaction, handle_id: str, also: Iterable[IPNetwork] = ()) -> Holdings:
+def holdings(tx: Transaction, handle_id: str, also: Collection[IPNetwork] = ()) -> Holdings:
     """Read a handle and its blocks, and other blocks in which it may hold something.
 
     An absent handle holds nothing but what is found in those.
     """
     handle = tx.handle(handle_id)
+    if handle is None and not also:
+        return Holdings(handle_id, None)
     held: list[Held] = []
     counts: dict[IPNetwork, int] = {}
-    for cidr in dict.fromkeys([*(handle.blocks if handle else ()), *also]):
+    recorded = handle.blocks if handle else {}
+    for cidr in dict.fromkeys([*recorded, *also]) if also else recorded:
         block = tx.block(cidr)
         ordinals = rules.held_by(block, handle_id) if block else ()
         for ordinal in ordinals:
@@ -77,7 +80,8 @@ def holdings(tx: Transaction, handle_id: str, also: Iterable[IPNetwork] = ()) ->
                 held.append(Held(block.address(ordinal), cidr, ordinal, attribute))
         if ordinals:
             counts[cidr] = len(ordinals)
-    held.sort(key=lambda item: (item.address.version, int(item.address)))
+    if len(held) > 1:
+        held.sort(key=lambda item: (item.address.version, int(item.address)))
     return Holdings(handle_id, handle, tuple(held), counts)
 
 
@@ -99,16 +103,17 @@ def heal(tx: Transaction, found: Holdings) -> bool:
             tx.guard(BlockKey(cidr))
         else:
             tx.put(BlockKey(cidr), rules.touch(block))
-    set_counts(tx, found.handle_id, counts)
+    set_counts(tx, found.handle_id, found.handle, counts)
     return True
 
 
-def set_counts(tx: Transaction, handle_id: str, counts: Mapping[IPNetwork, int]) -> None:
-    """Stage a handle's counts; a handle without addresses is deleted."""
+def set_counts(
+    tx: Transaction, handle_id: str, handle: Handle | None, counts: Mapping[IPNetwork, int]
+) -> None:
+    """Stage the counts of a handle, as it is now; a handle without addresses is deleted."""
     key = HandleKey(handle_id)
     positive = {cidr: count for cidr, count in counts.items() if count > 0}
     if positive:
-        handle = tx.value(key, Handle)
         tx.put(key, replace(handle, blocks=positive) if handle else Handle(blocks=positive))
     else:
         tx.remove(key)

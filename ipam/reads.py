@@ -53,7 +53,9 @@ def prepare(tx: Transaction, node: str, wanted: Sequence[Reads]) -> None:
         for key, one in zip(handles, wanted, strict=True):
             if one.new:
                 tx.assume_absent(key)
-    tx.prefetch([*settings, *handles], scopes)
+        tx.prefetch(handles)
+    else:
+        tx.prefetch([*settings, *handles], scopes)
     blocks = [BlockKey(cidr) for key in handles for cidr in _named(tx, key)]
     if allocates:
         own = (record.key for record in tx.listing(Affinities(node)).records)

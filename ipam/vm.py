@@ -155,5 +155,5 @@ def stage_release(
             tidy.stage_emptied(tx, left)
         else:
             tx.put(BlockKey(cidr), left)
-    set_counts(tx, found.handle_id, counts)
+    set_counts(tx, found.handle_id, found.handle, counts)
     return whole

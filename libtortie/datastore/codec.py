@@ -59,10 +59,7 @@ def encode(key: Key, value: Value) -> bytes:
     path = path_of(key)
     if not isinstance(key, BlockKey):  # a CIDR holds no text that could go wrong
         name_of(path)
-        try:
-            parse_path(path)
-        except Malformed as error:
-            raise InvalidInput(f"{key} cannot be stored: {error}") from error
+        _require_storable(key, path)
     try:
         return _to_text(key, value)
     except (ValueError, TypeError) as error:
@@ -100,6 +97,15 @@ def decode(key: Key, data: bytes) -> Value:
             return handle_from_wire(path, wire)
         case IPAMConfigKey():
             return config_from_wire(path, wire)
+
+
+def _require_storable(key: Key, path: str) -> None:
+    if isinstance(key, HandleKey) and not path.endswith("/"):
+        return  # any other id makes a path of its own: told at once
+    try:
+        parse_path(path)
+    except Malformed as error:
+        raise InvalidInput(f"{key} cannot be stored: {error}") from error
 
 
 def _to_text(key: Key, value: Value) -> bytes:
