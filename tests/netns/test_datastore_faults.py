@@ -141,7 +141,7 @@ def test_a_fault_of_the_file_is_told_survived_and_over_when_it_ends(
     ]
     agents = [one.node.agent and one.node.agent.pid for one in struck]
     for one, verb, process in calls:
-        answer = one.node.finish(process, seconds=120)
+        answer = one.node.finish(process)
         if verb == "DEL" and answer.status == 0:
             continue  # there was nothing to write
         assert answer.code == 11, (type(one), verb, answer)
@@ -184,7 +184,7 @@ def test_an_agent_on_a_read_only_disk_waits_for_it_to_be_writable(tmp_path: Path
         one = ReadOnly(tmp_path, stack)
         node = one.node
         one.strike()
-        answer = node.call("ADD", "new", "c2", seconds=120)  # by the fallback
+        answer = node.call("ADD", "new", "c2")  # by the fallback
         assert answer.code == 11, answer
         for words in (*one.says, str(one.database)):
             assert words in answer.body["msg"], answer
