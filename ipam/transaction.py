@@ -17,6 +17,7 @@ fails is taken back to its `mark`. Its guards stay: too much is then required, n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from libtortie.datastore.port import (
     Create,
     Datastore,
     Delete,
+    KeyOp,
     Listing,
     Op,
     Record,
@@ -32,7 +34,7 @@ from libtortie.datastore.port import (
     Update,
     Value,
 )
-from libtortie.errors import Malformed
+from libtortie.errors import Conflict, Malformed, PartialCommit, TortieError
 from libtortie.model.ipam import Block, BlockAffinity, Handle
 from libtortie.model.keys import AffinityKey, BlockKey, HandleKey, IPNetwork, Key, Scope, path_of
 
@@ -152,21 +154,45 @@ class Transaction(Reading):
     def commit(self) -> None:
         """Write everything staged. Raises `Conflict`, `PartialCommit`, `Unavailable`.
 
-        The cache forgets what a failed commit rested on, and learns what was written.
+        The cache forgets what a failed commit rested on, and learns what was written. A store that
+        turns out to have been put back to a backup since anything was read is a `Conflict`; if it
+        is this commit's own answer that tells, what was written is taken back.
         """
         if not self.dirty:
             return
         ops = self.ops()
+        self._require_era()
         try:
             written = self._store.commit(ops)
         except BaseException:
             if self._cache is not None:
                 self._cache.forget(self._entries, self._lists)
             raise
+        if self._store.rewinds != self._era:
+            self._take_back(ops, written)
+        self._require_era()
         if self._cache is not None:
             for op, record in zip(ops, written, strict=True):
                 if not isinstance(op, Check | Unchanged):
-                    self._cache.learn(op.key, record)
+                    self._cache.learn(op.key, record, self._era)
+
+    def _require_era(self) -> None:
+        if self._store.rewinds != self._era:
+            raise Conflict(
+                "the datastore was put back to an earlier state: everything is read anew"
+            )
+
+    def _take_back(self, ops: Sequence[Op], written: Sequence[Record | None]) -> None:
+        """Undo a commit, if all of it still stands. Raises `PartialCommit` when it may not."""
+        undo = [
+            _undoing(op, record, self._entries[op.key])
+            for op, record in zip(ops, written, strict=True)
+            if isinstance(op, Create | Update | Delete)
+        ]
+        try:
+            self._store.commit(undo[::-1])
+        except TortieError as error:
+            raise PartialCommit(len(ops), f"written to a store put back: {error}") from error
 
     def _require(self, entry: Entry) -> None:
         if not entry.guarded:
@@ -189,6 +215,16 @@ def _of_kind(entry: Entry, kind: type[V]) -> V | None:
     if value is None or isinstance(value, kind):
         return value
     raise Malformed(f"{path_of(entry.key)} holds a {type(value).__name__}")
+
+
+def _undoing(op: KeyOp, written: Record | None, before: Entry) -> Op:
+    """The operation that leaves a key as it was before one that wrote it."""
+    was = before.record
+    if written is None:
+        return Create(op.key, was.value) if was else Check(op.key, None)
+    if was is None:
+        return Delete(op.key, written.revision)
+    return Update(op.key, was.value, written.revision)
 
 
 def _check(entry: Entry) -> Check:

@@ -42,6 +42,11 @@ class MendedStore:
         """As the store."""
         return self._store.atomic
 
+    @property
+    def rewinds(self) -> int:
+        """As the store."""
+        return self._store.rewinds
+
     def get(self, key: Key) -> Record:
         """One value, mended where the change allows it. Raises `NotFound`, `Malformed`."""
         try:

@@ -50,6 +50,11 @@ class WithDefaultProfile:
         """As the store's."""
         return self.inner.atomic
 
+    @property
+    def rewinds(self) -> int:
+        """As the store's."""
+        return self.inner.rewinds
+
     def get(self, key: Key) -> Record:
         """See `Datastore`."""
         return RECORD if key == KEY else self.inner.get(key)

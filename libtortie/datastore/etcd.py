@@ -70,6 +70,11 @@ class EtcdDatastore:
         """A commit is one transaction."""
         return True
 
+    @property
+    def rewinds(self) -> int:
+        """Counted by the headers of all answers (`etcd_timeline`)."""
+        return self._cluster.timeline.rewinds
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         (rows,) = read(self._cluster, [span_of(key)]).rows

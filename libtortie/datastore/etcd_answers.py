@@ -6,7 +6,7 @@ An answer that cannot be read is `Unavailable`: the request may have been carrie
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from libtortie.datastore.etcd_rpc import Message
@@ -15,7 +15,7 @@ from libtortie.datastore.records import Change, Stored
 from libtortie.errors import Malformed, Unavailable
 
 # Field numbers of etcd's rpc.proto and kv.proto.
-_HEADER, _REVISION = 1, 3
+_HEADER, _CLUSTER, _REVISION, _TERM = 1, 1, 3, 4
 _KVS, _MORE = 2, 3
 _KEY, _MOD_REVISION, _VALUE = 1, 3, 5
 _SUCCEEDED, _RESPONSES = 2, 3
@@ -38,6 +38,40 @@ class Outcome:
     succeeded: bool
     revision: int
     pages: tuple[Page, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Which cluster answered, at which revision of its store, in which term of raft's.
+
+    `wrote`: the revision is that of what was asked for itself.
+    """
+
+    cluster: int = 0
+    revision: int = 0
+    term: int = 0
+    wrote: bool = False
+
+    def is_before(self, known: Header) -> bool:
+        """Whether a cluster that had answered so can no more, unless it was put back."""
+        other = bool(known.cluster) and self.cluster != known.cluster
+        earlier = self.revision < known.revision + (self.wrote and bool(known.revision))
+        return other or earlier or self.term < known.term
+
+
+def header_of(answer: bytes, *, transaction: bool = False) -> Header:
+    """The header of an answer; an empty one where there is none that can be read."""
+    found: dict[int, int | bytes] = {}
+    wrote = False
+    with suppress(Malformed):
+        for field, value in fields(answer):
+            if field == _HEADER:
+                found.update(fields(_bytes(value)))
+            if not transaction:
+                break
+            wrote |= field == _RESPONSES and next(fields(_bytes(value)), (_RANGE, 0))[0] != _RANGE
+    cluster, revision, term = (int(found.get(one, 0)) for one in (_CLUSTER, _REVISION, _TERM))
+    return Header(cluster, revision, term, wrote)
 
 
 def range_of(answer: bytes) -> Outcome:

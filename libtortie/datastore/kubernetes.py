@@ -96,6 +96,11 @@ class KubernetesDatastore:
         return False
 
     @property
+    def rewinds(self) -> int:
+        """Not noticed: nothing is remembered of a store without transactions."""
+        return 0
+
+    @property
     def group(self) -> Group:
         """The API group in use. Raises `Unavailable` while the server does not say."""
         if self._configured is None:

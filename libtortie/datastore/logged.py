@@ -102,6 +102,11 @@ class LoggedStore(ABC):
         """A commit is one transaction."""
         return True
 
+    @property
+    def rewinds(self) -> int:
+        """Nobody puts a backup in the place of an open file, or of memory."""
+        return 0
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         path = _path(key)

@@ -159,6 +159,12 @@ class Datastore(Protocol):
         """Whether `commit` is one transaction: all of it is seen and stays, or nothing."""
         ...
 
+    @property
+    def rewinds(self) -> int:
+        """How often this store was found put back to an earlier state (a backup): what is
+        remembered from before is void. Always 0 where that is never noticed."""
+        ...
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         ...

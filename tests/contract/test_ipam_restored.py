@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from ipam.reads import Reads, prepare
 from ipam.transaction import Transaction
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.port import Op, Record
 from libtortie.errors import NoFreeAddresses
-from libtortie.model.keys import Kind
+from libtortie.model.keys import Kind, ResourceKey
 from tests.fakes.etcd_server import EtcdMember, etcd_members
+from tests.fakes.ipam_batches import together
 from tests.fakes.ipam_world import World, plain_pod, pool
 
 V4 = AddressRequest()
@@ -56,6 +60,58 @@ def test_a_reservation_made_after_a_restore_is_kept(tmp_path: Path) -> None:
         world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": ["10.0.0.0/24"]})
         with pytest.raises(NoFreeAddresses):
             client.assign("after", plain_pod("after"), V4)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_reservation_that_came_back_with_a_restore_is_kept(tmp_path: Path, seen: bool) -> None:
+    """Older than one that is still there, so no revision of the list tells. If it is the answer to
+    the allocation itself that does (not `seen` before), that is taken back."""
+    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
+        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+        client, commits = world.client(), list[Sequence[Op]]()
+        client.assign("before", plain_pod("before"), V4)
+        world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": ["10.0.0.0/24"]})
+        world.resource(Kind.IP_RESERVATION, "s", {"reservedCIDRs": ["192.0.2.0/24"]})
+        back_up(member, tmp_path)
+        st.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
+        remember(client, st)
+        restore(member, tmp_path)
+        if seen:
+            assert len(client.by_handle("before")) == 1
+        commit = st.commit
+
+        def counted(ops: Sequence[Op]) -> tuple[Record | None, ...]:
+            commits.append(ops)
+            return commit(ops)
+
+        st.commit = counted  # type: ignore[method-assign]
+        with pytest.raises(NoFreeAddresses):
+            client.assign("after", plain_pod("after"), V4)
+        assert len(commits) == (0 if seen else 2), "made and taken back"
+        assert world.allocated() == {"before": 1}
+        world.audit()
+        st.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
+        assert len(client.assign("after", plain_pod("after"), V4)) == 1
+
+
+def test_callers_of_one_batch_after_a_restore_each_decide_anew(tmp_path: Path) -> None:
+    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
+        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+        client = world.client()
+        client.assign("before", plain_pod("before"), V4)
+        world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": ["10.0.0.0/25"]})
+        world.resource(Kind.IP_RESERVATION, "s", {"reservedCIDRs": ["192.0.2.0/24"]})
+        back_up(member, tmp_path)
+        st.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
+        remember(client, st)
+        restore(member, tmp_path)
+        calls: list[Callable[..., object]] = [
+            lambda client, h=f"h{n}": client.assign(h, plain_pod(h), V4) for n in range(4)
+        ]
+        got = [one[0].address for one in together(client, *calls) if isinstance(one, tuple)]
+        assert len(set(got)) == 4
+        assert not [one for one in got if one in ip_network("10.0.0.0/25")]
+        world.audit()
 
 
 def test_what_was_given_after_the_backup_is_given_once_more_and_no_address_twice(

@@ -93,6 +93,10 @@ class CountedStore:
     def atomic(self) -> bool:
         return self._inner.atomic
 
+    @property
+    def rewinds(self) -> int:
+        return self._inner.rewinds
+
     def get(self, key: Key) -> Record:
         self._world.faults.step(f"get {type(key).__name__}")
         return self._inner.get(key)

@@ -62,6 +62,10 @@ class FaultyStore:
     def atomic(self) -> bool:
         return self.inner.atomic
 
+    @property
+    def rewinds(self) -> int:
+        return self.inner.rewinds
+
     def get(self, key: Key) -> Record:
         return self.inner.get(key)
 
