@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 _POLL = 0.01
-_NFT_DEADLINE = 5.0
+_NFT_DEADLINE = 30.0
 
 
 class PolicyGate(Protocol):

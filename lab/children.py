@@ -14,7 +14,7 @@ from lab.nodes import in_netns
 from lab.processes import Ledger
 from lab.tools import LabError
 
-ANSWER_DEADLINE_S = 20.0
+ANSWER_DEADLINE_S = 90.0
 
 
 class Child:

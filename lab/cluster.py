@@ -41,7 +41,7 @@ from libtortie.kube.objects import IPAMSettings, KubeNode, KubeObject
 from libtortie.linux.netns import Netns
 
 T = TypeVar("T")
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 120.0
 POLL_S = 0.1
 CONTROL_PLANE = "kubelets and KubeVirt"
 API_WORK_S = 180.0

@@ -253,8 +253,8 @@ def _delete_all(state: StateDir, topology: Topology) -> Check:
         control.delete(LabPod, pod)
     try:
         control.await_gone(LabVM, VM)
-        until(lambda: not control.listing(LabPod), "pods are still there", 30)
-        until(lambda: not remains(state, topology), "something is left", 15)
+        until(lambda: not control.listing(LabPod), "pods are still there")
+        until(lambda: not remains(state, topology), "something is left")
     except LabError as error:
         left = ", ".join(remains(state, topology))
         return Check(name, False, f"{error}: {left}" if left else str(error))
