@@ -145,6 +145,9 @@ class Race:
         return True
 
     def _watch(self, store: Datastore, revision: str) -> None:
+        """Until the end is seen, which the listing may already have shown."""
+        if END in self.held:
+            return
         with store.watch(Handles(), revision) as watch:
             for event in watch:
                 if isinstance(event, Put):
