@@ -127,7 +127,7 @@ class Batches:
             while ticket.verdict is None:
                 self._lead(ticket)
         finally:
-            self._leave(ticket)
+            self._certainly_leave(ticket)
         return cast("Done[T] | Raised | Alone", ticket.verdict)
 
     def _enter(self, ticket: _Ticket) -> bool:
@@ -152,6 +152,35 @@ class Batches:
                 del self._waiting[:MOST_OPERATIONS]
             self._serve(leader.led)
 
+    def _certainly_leave(self, ticket: _Ticket) -> None:
+        """Leave, whatever interrupts: then again, by way of what may be done more than once."""
+        try:
+            self._leave(ticket)
+        except BaseException:
+            while True:
+                try:
+                    self._break_up(ticket)
+                    break
+                except BaseException:  # it is the first that is raised
+                    continue
+            raise
+
+    def _break_up(self, ticket: _Ticket) -> None:
+        """Leave without knowing how far one came: who may be waiting for this one is called."""
+        with self._queue_lock:
+            ticket.gone = True
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            _settle(ticket)
+            for one in (*ticket.led, *(ticket.row or ())):
+                if not one.gone:
+                    _call(one)
+            if self._waiting:
+                self._leader = self._waiting[0]  # it may lead beside another: that takes turns
+                _call(self._leader)
+            elif self._leader is ticket:
+                self._leader = None
+
     def _leave(self, ticket: _Ticket) -> None:
         """Let the next one lead, and those be woken that were led.
 
@@ -167,7 +196,7 @@ class Batches:
             if self._leader is ticket:
                 self._leader = self._waiting[0] if self._waiting else None
                 if self._leader is not None:
-                    self._leader.called.release()
+                    _call(self._leader)
             if ticket.row:
                 for _ in range(ABREAST if ticket.led else 1):
                     _wake(ticket.row)
@@ -196,18 +225,29 @@ class Batches:
 
 def _line_up(leader: _Ticket) -> None:
     """Have those of a batch wake each other: whoever goes, for whatever reason, wakes one."""
-    for one in leader.led:
-        if one.verdict is None:  # the leader was killed: nobody knows how far it came
-            one.operation.progress.uncertain = True
-            one.verdict = Alone()
+    _settle(leader)
     row = deque(one for one in leader.led if not one.gone)
     for one in (leader, *row):
         one.row = row
 
 
+def _settle(leader: _Ticket) -> None:
+    """Send those home that a leader has not served: nobody knows how far it came."""
+    for one in leader.led:
+        if one.verdict is None:
+            one.operation.progress.uncertain = True
+            one.verdict = Alone()
+
+
 def _wake(row: deque[_Ticket]) -> None:
     if row:
-        row.popleft().called.release()
+        _call(row.popleft())
+
+
+def _call(ticket: _Ticket) -> None:
+    """Release who waits, or will; once more does nothing. With the queue's lock held."""
+    if ticket.called.locked():
+        ticket.called.release()
 
 
 @dataclass(slots=True)
