@@ -24,7 +24,7 @@ from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
 HOLD = (
-    "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
+    "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], 600, isolation_level=None);"
     "c.execute('BEGIN IMMEDIATE'); print(flush=True); sys.stdin.read()"
 )
 
@@ -85,7 +85,7 @@ class Locked(Stricken):
         command = [sys.executable, "-c", HOLD, str(self.database)]
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.holder.stdout is not None
-        self.holder.stdout.readline()
+        assert self.holder.stdout.readline(), "it holds the lock"
 
     def heal(self) -> None:
         if self.holder is not None:
