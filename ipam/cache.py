@@ -85,14 +85,19 @@ class Cache:
                 self._others, self._listings = _Recent(SETTINGS), {}
 
     def learn(self, key: Key, record: Record | None, era: int = 0) -> None:
-        """A key was read, or written by a commit of ours, in an era; None: it is absent."""
+        """A key was read, in an era; None: it is absent."""
+        self.learn_all([(key, record)], era)
+
+    def learn_all(self, found: Iterable[tuple[Key, Record | None]], era: int = 0) -> None:
+        """Keys were read, or written by a commit of ours, in an era."""
         with self._lock:
             if era != self._era:
                 return
-            if isinstance(key, AffinityKey):
-                self._amend(key, record)
-            else:
-                self._shelf(key).put(key, record)
+            for key, record in found:
+                if isinstance(key, AffinityKey):
+                    self._amend(key, record)
+                else:
+                    self._shelf(key).put(key, record)
 
     def learn_listing(self, scope: Scope, listing: Listing, era: int = 0) -> None:
         """A scope was read, in an era: only small ones may be."""
@@ -111,13 +116,9 @@ class Cache:
                 self._listings.pop(scope, None)
 
     def _shelf(self, key: Key) -> _Recent[Key, Record | None]:
-        match key:
-            case BlockKey():
-                return self._blocks
-            case HandleKey():
-                return self._handles
-            case _:
-                return self._others
+        if isinstance(key, HandleKey):
+            return self._handles
+        return self._blocks if isinstance(key, BlockKey) else self._others
 
     def _amend(self, key: AffinityKey, record: Record | None) -> None:
         """One of this node's affinities in their listing, whose revision stays: nobody uses it."""
@@ -138,9 +139,11 @@ class _Recent(Generic[K, V]):
         self._entries: dict[K, V] = {}
 
     def get(self, key: K) -> V | Literal[Unknown.UNKNOWN]:
-        if key not in self._entries:
+        try:
+            value = self._entries.pop(key)
+        except KeyError:
             return UNKNOWN
-        value = self._entries[key] = self._entries.pop(key)
+        self._entries[key] = value
         return value
 
     def put(self, key: K, value: V) -> None:

@@ -18,8 +18,7 @@ fails is taken back to its `mark`. Its guards stay: too much is then required, n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from libtortie.datastore.port import (
     Check,
@@ -44,8 +43,7 @@ from .reading import UNSTAGED, Entry, Reading
 V = TypeVar("V", bound=Value)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A point to which a transaction can be taken back: lengths of its order and its journal."""
 
     staged: int
@@ -72,14 +70,14 @@ class Transaction(Reading):
 
     def value(self, key: Key, kind: type[V]) -> V | None:
         """The value of a key as this transaction would leave it. Raises `Malformed`."""
-        entry = self._entry(key)
+        entry = self._entries.get(key) or self._entry(key)
         if entry.recalled and not entry.guarded:
             self._require(entry)
         return _of_kind(entry, kind)
 
     def glance(self, key: Key, kind: type[V]) -> V | None:
         """As `value`, for what may as well be outdated: nothing rests on it until it is staged."""
-        return _of_kind(self._entry(key), kind)
+        return _of_kind(self._entries.get(key) or self._entry(key), kind)
 
     def block(self, cidr: IPNetwork) -> Block | None:
         """A block, as this transaction would leave it."""
@@ -172,9 +170,8 @@ class Transaction(Reading):
             self._take_back(ops, written)
         self._require_era()
         if self._cache is not None:
-            for op, record in zip(ops, written, strict=True):
-                if not isinstance(op, Check | Unchanged):
-                    self._cache.learn(op.key, record, self._era)
+            changes = zip(self._staged, written[len(ops) - len(self._staged) :], strict=True)
+            self._cache.learn_all(((entry.key, new) for entry, new in changes), self._era)
 
     def _require_era(self) -> None:
         if self._store.rewinds != self._era:
@@ -200,7 +197,7 @@ class Transaction(Reading):
             self._guarded.append(entry)
 
     def _stage(self, key: Key, value: Value | None) -> None:
-        entry = self._entry(key)
+        entry = self._entries.get(key) or self._entry(key)
         if entry.broken:
             raise Malformed(entry.broken)
         self._journal.append((entry, entry.staged))
@@ -211,7 +208,7 @@ class Transaction(Reading):
 
 
 def _of_kind(entry: Entry, kind: type[V]) -> V | None:
-    value = entry.now
+    value = entry.now if entry.staged is UNSTAGED else entry.staged
     if value is None or isinstance(value, kind):
         return value
     raise Malformed(f"{path_of(entry.key)} holds a {type(value).__name__}")

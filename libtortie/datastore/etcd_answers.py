@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from libtortie.datastore.etcd_rpc import Message
-from libtortie.datastore.etcd_wire import fields
+from libtortie.datastore.etcd_wire import fields, text
 from libtortie.datastore.records import Change, Stored
 from libtortie.errors import Malformed, Unavailable
 
@@ -20,6 +20,7 @@ _KVS, _MORE = 2, 3
 _KEY, _MOD_REVISION, _VALUE = 1, 3, 5
 _SUCCEEDED, _RESPONSES = 2, 3
 _RANGE = 1
+_RANGE_FIELD = text(_RANGE, b"")[:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def range_of(answer: bytes) -> Outcome:
 
 def outcome_of(answer: bytes) -> Outcome:
     """A transaction's answer."""
-    succeeded, revision, pages = False, 0, []
+    succeeded, revision = False, 0
+    pages: list[Page] = []
     with _read_again():
         for field, value in fields(answer):
             if field == _HEADER:
@@ -90,9 +92,7 @@ def outcome_of(answer: bytes) -> Outcome:
             elif field == _SUCCEEDED:
                 succeeded = value == 1
             elif field == _RESPONSES:
-                pages += [
-                    _page(_bytes(found)) for one, found in fields(_bytes(value)) if one == _RANGE
-                ]
+                pages += _pages_in(_bytes(value))
         return Outcome(succeeded, revision, tuple(pages))
 
 
@@ -103,6 +103,14 @@ def changes_of(response: Message) -> Iterator[Change]:
         yield Change(
             event.kv.mod_revision, _path(event.kv.key), None if removed else event.kv.value
         )
+
+
+def _pages_in(response: bytes) -> Iterator[Page]:
+    """What a read found; of a write, which has one field as every response has, nothing is read."""
+    if response.startswith(_RANGE_FIELD):
+        for field, value in fields(response):
+            if field == _RANGE:
+                yield _page(_bytes(value))
 
 
 def _page(answer: bytes) -> Page:
