@@ -9,18 +9,19 @@ believes the latter two. "Not found" is an answer only if it names the object (`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.objects import KubeNode, KubeObject, Pod
 from libtortie.kube.port import KubeReader, NotServed
 from libtortie.model.ipam import IPAddress
-from libtortie.model.names import ANNOTATION_POD_UID, ORCHESTRATOR_K8S
-from libtortie.model.resources import Node, WorkloadEndpoint
+from libtortie.model.names import ORCHESTRATOR_K8S
+from libtortie.model.resources import Node
 
+from .gc_endpoints import Endpoint, addresses
 from .gc_inventory import NODES, Inventory
 from .gc_stranger import BELIEVED, nodes_of, pods_of, unknown_nodes, unknown_pods
 from .gc_verdicts import Span, Unknown
@@ -63,7 +64,7 @@ class Cluster:
 class Names:
     """Which endpoints a pod has, and what its node is called in the datastore."""
 
-    endpoints: Mapping[PodName, tuple[WorkloadEndpoint, ...]]
+    endpoints: Mapping[PodName, tuple[Endpoint, ...]]
     nodes: Mapping[str, frozenset[str]]
 
 
@@ -167,10 +168,10 @@ def without_witness(kube: KubeReader | None, node: str) -> Unknown | None:
 
 def names_in(inventory: Inventory) -> Names:
     """What the datastore says about pods and nodes of the API."""
-    endpoints: dict[PodName, list[WorkloadEndpoint]] = defaultdict(list)
+    endpoints: dict[PodName, list[Endpoint]] = defaultdict(list)
     for endpoint in inventory.endpoints:
-        if endpoint.spec.pod and endpoint.spec.orchestrator in ("", ORCHESTRATOR_K8S):
-            endpoints[endpoint.metadata.namespace, endpoint.spec.pod].append(endpoint)
+        if endpoint.pod and endpoint.kubernetes:
+            endpoints[endpoint.namespace, endpoint.pod].append(endpoint)
     aliases: dict[str, set[str]] = defaultdict(set)
     for name, node in inventory.nodes.items():
         aliases[kube_name(node) or name].add(name)
@@ -187,33 +188,20 @@ def pod_facts(pod: Pod, names: Names) -> PodFacts:
     nodes = frozenset({node, *names.nodes.get(node, ())}) if node else frozenset()
     texts = [pod.status.pod_ip, *(one.ip for one in pod.status.pod_ips)]
     texts += [notes.get(_CALICO + "podIP", ""), *notes.get(_CALICO + "podIPs", "").split(",")]
+    found = [*addresses(texts)]
     containers = {notes.get(_CALICO + "containerID", "")}
     for endpoint in names.endpoints.get((meta.namespace, meta.name), ()):
-        theirs = endpoint.metadata.annotations.get(ANNOTATION_POD_UID, meta.uid)
-        if theirs in uids and (not nodes or endpoint.spec.node in nodes):
-            texts += endpoint.spec.ip_networks
-            containers.add(endpoint.spec.container_id)
-    return PodFacts(
-        uids, nodes, pod.finished, frozenset(addresses(texts)), frozenset(containers - {""})
-    )
+        theirs = endpoint.pod_uid or meta.uid
+        if theirs in uids and (not nodes or endpoint.node in nodes):
+            found += endpoint.addresses
+            containers.add(endpoint.container_id)
+    return PodFacts(uids, nodes, pod.finished, frozenset(found), frozenset(containers - {""}))
 
 
 def _uids(pod: Pod) -> frozenset[str]:
     """Every UID by which API or kubelet know a pod."""
     notes = (pod.metadata.annotations.get(key, "") for key in _STATIC_UID)
     return frozenset(filter(None, (pod.metadata.uid, *notes)))
-
-
-def addresses(texts: Iterable[str]) -> Iterator[IPAddress]:
-    """The addresses in texts, with or without a prefix length; what is none is left out."""
-    for text in dict.fromkeys(map(str.strip, texts)):
-        try:
-            if "/" in text:
-                yield ip_interface(text).ip
-            elif text:
-                yield ip_address(text)  # by far the most, and several times as fast
-        except ValueError:
-            continue
 
 
 def tunnels(nodes: Iterable[Node]) -> dict[IPAddress, frozenset[str]]:

@@ -9,7 +9,7 @@ is never sent twice. How endpoints, tokens and streams are dealt with is `etcd_c
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from libtortie.datastore import etcd_messages as messages
@@ -17,7 +17,7 @@ from libtortie.datastore.codec import as_read, decode
 from libtortie.datastore.etcd_answers import Outcome, outcome_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
-from libtortie.datastore.etcd_reader import read, span_of, span_of_scope
+from libtortie.datastore.etcd_reader import read, read_on, span_of, span_of_scope
 from libtortie.datastore.etcd_watch import EtcdWatch
 from libtortie.datastore.operations import (
     only,
@@ -86,6 +86,11 @@ class EtcdDatastore:
         """All values of a scope at one revision, in path order."""
         found = read(self._cluster, [span_of_scope(scope)])
         return listing_of(found.rows[0], found.revision)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """All values of a scope in path order, an answer at a time."""
+        for found in read_on(self._cluster, span_of_scope(scope)):
+            yield listing_of(found.rows[0], found.revision)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """The keys of a scope, in path order."""

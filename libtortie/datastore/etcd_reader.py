@@ -6,7 +6,7 @@ meanwhile all is read anew, and at last in answers without a limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from libtortie.datastore import etcd_messages as messages
@@ -68,6 +68,18 @@ def read(cluster: EtcdCluster, spans: Sequence[Span], *, keys_only: bool = False
     return _read(cluster, spans, 0, keys_only)
 
 
+def read_on(cluster: EtcdCluster, span: Span) -> Iterator[Reading]:
+    """The rows of a span, an answer at a time, each as it is then."""
+    cluster.require_open()
+    limit, more = PAGE, True
+    while more:
+        outcome = _ask(cluster, [messages.scan(span.low, span.high, limit)])
+        (page,) = outcome.pages
+        yield Reading((page.rows,), outcome.revision)
+        more, span = page.more, Span(page.last + b"\0", span.high)
+        limit = max(limit, _fitting(page.rows))
+
+
 def _read(cluster: EtcdCluster, spans: Sequence[Span], page: int, keys_only: bool) -> Reading:
     cluster.require_open()
     found: list[list[Stored]] = [[] for _ in spans]
@@ -91,7 +103,7 @@ def _read(cluster: EtcdCluster, spans: Sequence[Span], page: int, keys_only: boo
 
 def _fitting(rows: Sequence[Stored]) -> int:
     """How many rows like these make an answer of the size that is meant."""
-    return ANSWER * len(rows) // max(sum(len(row.data) for row in rows), 100 * len(rows))
+    return ANSWER * len(rows) // max(sum(len(row.data) for row in rows), 100 * len(rows), 1)
 
 
 def _ask(cluster: EtcdCluster, requests: Sequence[bytes]) -> Outcome:

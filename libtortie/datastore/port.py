@@ -173,6 +173,13 @@ class Datastore(Protocol):
         """All values of a scope, in path order."""
         ...
 
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """All values of a scope in path order, part by part, for what is too much to have at once.
+
+        What is there throughout is in one part, exactly; parts may be of different revisions.
+        """
+        ...
+
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """The keys of a scope, in path order, without their values; foreign paths are left out."""
         ...

@@ -6,7 +6,7 @@ can make any of them fail, or kill the plugin there: then nothing it does afterw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -104,6 +104,10 @@ class CountedStore:
     def list(self, scope: Scope) -> Listing:
         self._world.faults.step(f"list {type(scope).__name__}")
         return self._inner.list(scope)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        self._world.faults.step(f"parts {type(scope).__name__}")
+        return self._inner.parts(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         self._world.faults.step(f"names {type(scope).__name__}")
