@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,18 +142,17 @@ class CalledNode(NodeProcess):
             "kubernetes": {"k8s_api_root": self.config["k8s_api_root"]},
             **settings,
         }
-        process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{self.name}", str(self.root / program)],
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        with tempfile.TemporaryFile() as stdin:  # there at once: the agent does not wait for us
+            stdin.write(json.dumps(conf).encode())
+            stdin.seek(0)
+            process = subprocess.Popen(
+                ["nsenter", f"--net=/run/netns/{self.name}", str(self.root / program)],
+                env=env,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         self.processes.append(process)
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(conf).encode())
-        process.stdin.close()
-        process.stdin = None
         return process
 
     def finish(self, process: subprocess.Popen[bytes], *, seconds: float = PATIENCE) -> Answer:
