@@ -6,7 +6,6 @@ A terminal's Ctrl-C goes to the whole process group: to whatever the command run
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ from lab.cluster import until
 from lab.objects import LabMigration
 from lab.processes import lab_namespaces
 from lab.state import StateDir
-from tests.fakes.caught_lab import Command, caught, caught_again, signalled
+from tests.fakes.caught_lab import Command, caught, caught_again, ctrl_c
 from tests.fakes.running_lab import assert_gone, assert_settled, lab_up, when_free
 
 pytestmark = pytest.mark.root
@@ -30,11 +29,6 @@ MOMENTS: dict[str, Callable[[StateDir], bool]] = {
     "first process": lambda state: bool(state.ledger.alive()),
     "first agent": lambda state: any(one.name.startswith("agent") for one in state.ledger.alive()),
 }
-
-
-def ctrl_c(child: Command) -> None:
-    """Press it, and wait for the command's end."""
-    signalled(child, signal.SIGINT)
 
 
 def no_group(child: Command) -> None:

@@ -60,15 +60,24 @@ def stopped(child: Command, moment: Callable[[], bool]) -> bool:
 
 def let_end(child: Command, said: Path, over: str) -> None:
     """Let a command go on to its own end: it was too quick, and not broken."""
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGCONT)
-    _, words = child.communicate(timeout=600)
+    words = last_words(child)
     assert over in said.read_text(), words
 
 
-def signalled(child: Command, number: signal.Signals, *, group: bool = True) -> None:
-    """Send a signal to a stopped command (or its group), and wait until it has ended with 1."""
-    (os.killpg if group else os.kill)(child.pid, number)
-    os.killpg(child.pid, signal.SIGCONT)
-    _, words = child.communicate(timeout=600)
+def ctrl_c(child: Command) -> None:
+    """Press it for a stopped command, and wait until that has ended with 1."""
+    os.killpg(child.pid, signal.SIGINT)
+    words = last_words(child)
     assert child.returncode == 1, words
+
+
+def last_words(child: Command) -> str:
+    """What a command, let go, says on standard error to its end. One that hangs is killed."""
+    try:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGCONT)
+        return child.communicate(timeout=600)[1]
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
