@@ -424,6 +424,10 @@ class CountedKube:
         self._world.faults.step(f"api list {model.__name__}")
         return self._world.kube.list(model, namespace, **selectors)
 
+    def pages(self, model: Any, namespace: str = "") -> Any:
+        self._world.faults.step(f"api pages {model.__name__}")
+        return self._world.kube.pages(model, namespace)
+
 
 def owner_reference(kind: str, name: str, uid: str, **changes: Any) -> dict[str, Any]:
     """An ownerReference as KubeVirt's controller writes it."""

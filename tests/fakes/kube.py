@@ -144,6 +144,10 @@ class FakeKube:
         context = self._context("list", model, "")
         return replies.items(model, body, context), replies.list_meta(body, context)[0]
 
+    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+        """See the port: all in one."""
+        yield self.list(model, namespace)
+
     def create(self, model: type[T], body: Mapping[str, Any]) -> T:
         """As `HttpKubeClient.create`."""
         meta = body.get("metadata") or {}
