@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server
 
-.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam soak soak-ipam clean
+.PHONY: setup fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc soak soak-ipam clean
 
 setup: $(STAMP)
 
@@ -50,10 +50,13 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam
+bench: bench-cutover bench-ipam bench-gc
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
+
+bench-gc: setup
+	$(PY) -m tests.bench.gc --out bench/gc.json
 
 bench-cutover: setup
 	$(VENV)/bin/lab bench --out bench/cutover.json
