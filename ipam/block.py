@@ -58,8 +58,8 @@ def free_ordinals(block: Block, reserved: Reserved = nothing_reserved) -> Iterat
 
 def held_by(block: Block, handle_id: str) -> tuple[int, ...]:
     """Ordinals a handle holds, in order."""
-    mine = [i for i, a in enumerate(block.attributes) if a.handle_id == handle_id]
-    mine = [i for i in mine if block.attributes[i].released_at is None]
+    attributes = enumerate(block.attributes)
+    mine = [i for i, a in attributes if a.handle_id == handle_id and a.released_at is None]
     if not mine:
         return ()
     if len(mine) == 1 and block.allocations.count(mine[0]) == 1:  # as a rule: in C's time
@@ -256,6 +256,6 @@ def _compacted(
     used.discard(None)
     if len(used) == len(attributes):
         return allocations, attributes
-    kept = [i for i in range(len(attributes)) if i in used]
+    kept = sorted(index for index in used if index is not None)
     renumbered: dict[int | None, int] = dict(zip(kept, range(len(kept)), strict=True))
-    return list(map(renumbered.get, allocations)), [attributes[i] for i in kept]
+    return list(map(renumbered.get, allocations)), [attributes[index] for index in kept]

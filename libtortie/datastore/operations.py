@@ -24,7 +24,7 @@ from libtortie.model.keys import Key, path_of, scope_path
 
 def require_distinct(ops: Sequence[Op]) -> None:
     """Raise `InvalidInput` when a key, or the scope of an `Unchanged`, is named twice."""
-    keys = {path_of(op.key) for op in ops if not isinstance(op, Unchanged)}
+    keys = set(map(path_of, [op.key for op in ops if not isinstance(op, Unchanged)]))
     scopes = {op.scope for op in ops if isinstance(op, Unchanged)}
     if len(keys) + len(scopes) < len(ops):
         raise InvalidInput("a commit may name each key and each scope only once")
