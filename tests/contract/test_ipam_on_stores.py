@@ -86,7 +86,7 @@ def pools(world: World) -> World:
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(configs, steps)
 def test_stories_of_three_nodes(

@@ -48,7 +48,7 @@ def empty_store(kind: str, member: EtcdMember, directory: Path) -> Iterator[Data
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(config=configs, story=steps)
 def test_what_is_remembered_never_gives_what_may_not_be_given(
