@@ -136,7 +136,7 @@ def test_only_the_last_list_says_what_exists(posted: list[Event]) -> None:
     api.remove(Migration, "migration-m1", "default")
     api.compact()
     api.heal()
-    wait_for(lambda: len([e for e in posted if isinstance(e, InSync | Vanished)]) >= 2, 15)
+    wait_for(lambda: len([e for e in posted if isinstance(e, InSync | Vanished)]) >= 2)
     running.stop()
     last = [event for event in posted if isinstance(event, InSync | Vanished)][-1]
     if isinstance(last, InSync):
@@ -170,7 +170,10 @@ class Bgp:
         return self.up
 
 
-def test_raises_are_asked_for_while_wanted(posted: list[Event]) -> None:
+def test_raises_are_asked_for_when_wanted_urgently(
+    posted: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("felix_shim.sources.RAISES_SECONDS", 3600)  # none in between by itself
     bgp = Bgp()
     running = Running(RaisesSource(bgp.ask, bgp.alive, posted.append, RecordingLog()))
     running.source.want(frozenset({VM_ADDRESS}), True)
@@ -183,6 +186,17 @@ def test_raises_are_asked_for_while_wanted(posted: list[Event]) -> None:
     assert posted[1] == RaisesSeen(
         frozenset({VM_ADDRESS}), {VM_ADDRESS: "192.0.2.3"}, frozenset({VM_ADDRESS})
     )
+
+
+def test_raises_are_asked_for_again_while_wanted(
+    posted: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("felix_shim.sources.RAISES_SECONDS", 0.01)
+    running = Running(RaisesSource(Bgp().ask, Bgp().alive, posted.append, RecordingLog()))
+    running.source.want(frozenset({VM_ADDRESS}), False)
+    wait_for(lambda: len(posted) >= 3)
+    running.stop()
+    assert all(event == RaisesSeen(frozenset({VM_ADDRESS})) for event in posted)
 
 
 def test_a_silent_bird_is_reported_once_and_raises_nothing(posted: list[Event]) -> None:
