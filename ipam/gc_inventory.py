@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from libtortie.datastore.port import Datastore, Listing, Record
+from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import Malformed
 from libtortie.model.ipam import Attribute, Block, BlockAffinity, Handle
 from libtortie.model.keys import (
@@ -127,11 +127,14 @@ def held_in(block: Block) -> Iterator[tuple[int, Attribute]]:
 
 def read_inventory(store: Datastore, now: datetime) -> Inventory:
     """Read everything. Raises what the store raises when it does not answer."""
-    lists: dict[Scope, Listing] = {}
-    unread: dict[Scope, list[str]] = {}
-    for scope in (Affinities(), Blocks(4), Blocks(6)):
-        lists[scope] = store.list(scope)
-        unread[scope] = [*lists[scope].malformed]
+    affinities = store.list(Affinities())
+    unread: dict[Scope, list[str]] = {Affinities(): [*affinities.malformed]}
+    blocks = {
+        record.value.cidr: record.value
+        for scope in (Blocks(4), Blocks(6))
+        for record in _each(store, scope, unread)
+        if isinstance(record.value, Block)
+    }
     handles = {
         record.key.handle_id: Stored(record.value, record.revision)
         for record in _each(store, Handles(), unread)
@@ -151,15 +154,14 @@ def read_inventory(store: Datastore, now: datetime) -> Inventory:
     cooldown = _read(complaints, lambda: read_config(Transaction(store)).cooldown_seconds)
     reservations = _read(complaints, lambda: read_reservations(Transaction(store)))
     pools, broken = read_pools(Transaction(store))
-    blocks = [*lists[Blocks(4)].records, *lists[Blocks(6)].records]
     return Inventory(
         now=now,
         affinities={
             record.key: Stored(record.value, record.revision)
-            for record in lists[Affinities()].records
+            for record in affinities.records
             if isinstance(record.key, AffinityKey) and isinstance(record.value, BlockAffinity)
         },
-        blocks={r.value.cidr: r.value for r in blocks if isinstance(r.value, Block)},
+        blocks=blocks,
         handles=handles,
         nodes=nodes,
         endpoints=endpoints,
