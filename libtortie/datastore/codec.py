@@ -110,16 +110,16 @@ def _require_storable(key: Key, path: str) -> None:
 
 def _to_text(key: Key, value: Value) -> bytes:
     match key, value:
-        case ResourceKey(), Resource():
-            return gojson.dumps(_resource_to_wire(key, value))
+        case HandleKey(), Handle():
+            return handle_to_text(value)
         case BlockKey(cidr), Block():
             if value.cidr != cidr:
                 raise ValueError(f"the value is block {value.cidr}")
             return block_to_text(value)
         case AffinityKey(), BlockAffinity():
             return gojson.dumps(affinity_to_wire(value), floats=False)
-        case HandleKey(), Handle():
-            return handle_to_text(value)
+        case ResourceKey(), Resource():
+            return gojson.dumps(_resource_to_wire(key, value))
         case IPAMConfigKey(), IPAMConfig():
             return gojson.dumps(config_to_wire(value), floats=False)
     raise ValueError(f"a {type(value).__name__} is not stored under a {type(key).__name__}")

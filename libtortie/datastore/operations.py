@@ -32,14 +32,12 @@ def require_distinct(ops: Sequence[Op]) -> None:
 
 def payload_of(op: Op, stamps: Stamps) -> bytes | None:
     """The bytes to write, where they do not depend on what is stored."""
-    match op:
-        case Create(key, value):
-            return encode(key, stamps.born(value))
-        case Update(key, value):
-            data = encode(key, value)
-            return data if is_marked(value) else None
-        case _:
-            return None
+    if isinstance(op, Create):
+        return encode(op.key, stamps.born(op.value))
+    if isinstance(op, Update):
+        data = encode(op.key, op.value)
+        return data if is_marked(op.value) else None
+    return None
 
 
 def replacement(op: Update, stored: Stored | None, stamps: Stamps) -> bytes:
