@@ -44,7 +44,7 @@ MOST_OPERATIONS = 32
 """Of one batch: each takes a few keys of those that one commit may have."""
 LINGER = 0.001
 """Seconds a leader waits for a crowd that may have gone."""
-ABREAST = 3
+ABREAST = 2
 """Threads of a batch that are woken at once."""
 MOST_KEYS = 128
 """Of one commit, as etcd has it."""
