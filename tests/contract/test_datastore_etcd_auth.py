@@ -87,7 +87,12 @@ def once_expired(calls: list[str], work: Callable[[], object]) -> None:
         time.sleep(3 * TOKEN_SECONDS)
         calls.clear()
         begun = time.monotonic()
-        work()
+        try:
+            work()
+        except (AssertionError, Unauthorized):
+            if time.monotonic() - begun < TOKEN_SECONDS:
+                raise
+            continue  # the new one died, too, before it was used
         took = time.monotonic() - begun
         if AUTHENTICATE in calls:
             assert calls.count(AUTHENTICATE) <= 1 + took / TOKEN_SECONDS
