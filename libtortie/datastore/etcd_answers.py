@@ -68,7 +68,7 @@ def header_of(answer: bytes, *, transaction: bool = False) -> Header:
         for field, value in fields(answer):
             if field == _HEADER:
                 found.update(fields(_bytes(value)))
-            if not transaction:
+            if not transaction or (wrote and found):
                 break
             wrote |= field == _RESPONSES and next(fields(_bytes(value)), (_RANGE, 0))[0] != _RANGE
     cluster, revision, term = (int(found.get(one, 0)) for one in (_CLUSTER, _REVISION, _TERM))
