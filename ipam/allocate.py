@@ -31,7 +31,7 @@ from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
 from .pools import WORKLOAD, Pool, Wanted, choosy, described, eligible, pool_of, serves
-from .room import is_heavy, size_of
+from .room import is_heavy, is_light, size_of
 from .settings import POOLS, guard_pool
 from .transaction import Transaction
 
@@ -231,16 +231,21 @@ class Allocator:
         return Pick(pool, block.cidr, ordinal, block.address(ordinal))
 
     def _is_heavy(self, block: Block) -> bool:
-        """Whether a block's text is too long for another address (`room`), free as some are."""
-        if is_heavy(block, lambda: self._beside(block.cidr)):
+        """Whether a block's text is too long for another address (`room`), free as some are.
+
+        What others of a batch write counts only beside a block that is long itself: where all of
+        them are together too long, each goes on alone.
+        """
+        if is_light([block, *self._read(block.cidr, self.chosen)]):
+            return False
+        if is_heavy(block, self._read(block.cidr, [*self.tx.staged_blocks(), *self.chosen])):
             self.heavy[block.cidr] = size_of(block)
             return True
         return False
 
-    def _beside(self, cidr: IPNetwork) -> list[Block]:
-        """The blocks that the commit writes beside this one."""
-        cidrs = {*self.tx.staged_blocks(), *self.chosen} - {cidr}
-        found = (self.tx.glance(BlockKey(one), Block) for one in cidrs)
+    def _read(self, but: IPNetwork, cidrs: Iterable[IPNetwork]) -> list[Block]:
+        """Blocks that are written beside one."""
+        found = (self.tx.glance(BlockKey(one), Block) for one in {*cidrs} - {but})
         return [block for block in found if block is not None]
 
     def _fresh(

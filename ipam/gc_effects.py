@@ -25,7 +25,7 @@ from .attempts import AGAIN, Again, Attempts, Progress, Retry
 from .gc_claims import Claim, Flaw
 from .gc_cluster import kube_name
 from .gc_handles import HandleState
-from .holdings import HEALED, Held, Holdings, heal, holdings, set_counts
+from .holdings import Held, Holdings, first_wrong, heal, holdings, set_counts
 from .settings import read_config, require_ready
 from .transaction import Transaction
 from .vm_handles import Piece, VMHandle, piece_of
@@ -158,13 +158,13 @@ def _is_judged(tx: Transaction, state: HandleState, begun: Set[str]) -> bool:
 def _mend(tx: Transaction, state: HandleState) -> bool:
     """Stage one handle's record as the blocks have it; False: the first part of it."""
     found = holdings(tx, state.handle_id, also=[cidr for cidr, _ in state.held])
-    wrong = found.wrong
-    for cidr in wrong[:HEALED]:
+    part = first_wrong(tx, found)
+    for cidr in part:
         tx.guard(BlockKey(cidr))
     if not heal(tx, found) and found.handle is None:
-        counts = {cidr: found.counts[cidr] for cidr in wrong[:HEALED]}
+        counts = {cidr: found.counts[cidr] for cidr in part}
         set_counts(tx, state.handle_id, found.handle, counts)
-    return len(wrong) <= HEALED
+    return len(part) == len(found.wrong)
 
 
 def tidy(means: Means, claim: Claim) -> bool:

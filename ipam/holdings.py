@@ -15,10 +15,11 @@ from libtortie.model.ipam import Attribute, Handle, IPAddress
 from libtortie.model.keys import BlockKey, HandleKey, IPNetwork
 
 from . import block as rules
+from .room import Portion
 from .transaction import Transaction
 
 HEALED = 64
-"""Most blocks that are touched to heal a handle, in one commit."""
+"""Most blocks of which a handle's counts are mended in one commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,15 @@ def holdings(tx: Transaction, handle_id: str, also: Collection[IPNetwork] = ()) 
 def heal(tx: Transaction, found: Holdings) -> bool:
     """Stage what makes the handle's record true; False when it is already.
 
-    Of many blocks that it counts wrongly only the first, as many as a commit can have: the rest
-    is for the next time.
+    Of many blocks that it counts wrongly only the first (`first_wrong`): the rest is for the next
+    time.
     """
     if found.true or found.handle is None:
         return False
-    counts, recorded, wrong = dict(found.counts), found.handle.blocks, found.wrong
-    counts.update({cidr: recorded.get(cidr, 0) for cidr in wrong[HEALED:]})
-    for cidr in wrong[:HEALED]:
-        if recorded.get(cidr, 0) <= counts.get(cidr, 0):
+    counts, recorded, part = dict(found.counts), found.handle.blocks, first_wrong(tx, found)
+    counts.update({cidr: recorded.get(cidr, 0) for cidr in found.wrong[len(part) :]})
+    for cidr in part:
+        if not _is_overcounted(found, cidr):
             continue
         block = tx.block(cidr)
         if block is None:
@@ -105,6 +106,23 @@ def heal(tx: Transaction, found: Holdings) -> bool:
             tx.put(BlockKey(cidr), rules.touch(block))
     set_counts(tx, found.handle_id, found.handle, counts)
     return True
+
+
+def first_wrong(tx: Transaction, found: Holdings) -> tuple[IPNetwork, ...]:
+    """Of the blocks that a handle counts wrongly those that one commit can mend (`room`)."""
+    portion, part = Portion(), list[IPNetwork]()
+    for cidr in found.wrong[:HEALED]:
+        block = tx.block(cidr) if _is_overcounted(found, cidr) else None
+        if block is not None and not portion.takes(block):
+            break
+        part.append(cidr)
+    return tuple(part)
+
+
+def _is_overcounted(found: Holdings, cidr: IPNetwork) -> bool:
+    """Whether a block gives a handle less than its record says: then it is written, too."""
+    recorded = found.handle.blocks if found.handle else {}
+    return recorded.get(cidr, 0) > found.counts.get(cidr, 0)
 
 
 def set_counts(

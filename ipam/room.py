@@ -7,8 +7,8 @@ are all given, and what changes many blocks does so in several commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from libtortie.datastore.ipam_codec import block_to_text
 from libtortie.model.ipam import Block
@@ -23,39 +23,48 @@ MOST_BYTES = 1_400_000
 MOST_BLOCKS = 48
 """Changed by one commit: each may take its affinity with it, and there are conditions."""
 
-FEW = 1024
-"""Attributes with which a block is never measured: it stays below `FULL` with the longest names."""
+FEW = 320
+"""Attributes of all blocks together that no commit is too long for, with the longest names of two
+owners each (3,000 bytes) and what stands beside them: they are not measured."""
 
-_USUAL = 400
-"""Bytes of an attribute with its ordinal and its number, as most pods have them."""
+
+def is_light(blocks: Iterable[Block]) -> bool:
+    """Whether a commit of these blocks is short, whatever they say: told at once."""
+    return sum([len(block.attributes) for block in blocks]) <= FEW
 
 
 def size_of(block: Block) -> int:
-    """Bytes of a block's text; estimated where it cannot matter."""
-    count = len(block.attributes)
-    return _USUAL * count if count <= FEW else len(block_to_text(block))
+    """Bytes of a block's text."""
+    return len(block_to_text(block))
 
 
-def is_heavy(block: Block, beside: Callable[[], Iterable[Block]]) -> bool:
+def is_heavy(block: Block, beside: Iterable[Block]) -> bool:
     """Whether a block is too long for another address, in a commit that also writes `beside`."""
-    if len(block.attributes) <= FEW:
-        return False
     size = size_of(block)
-    return size > FULL or size + sum(map(size_of, beside())) > MOST_BYTES
+    return size > FULL or size + sum(map(size_of, beside)) > MOST_BYTES
 
 
 @dataclass(slots=True)
 class Portion:
     """The blocks of one commit among many that are to be changed; always at least one."""
 
-    count: int = 0
-    size: int = 0
+    _blocks: list[Block] = field(default_factory=list)
+    _measured: int = 0
+    _size: int = 0
 
     def takes(self, block: Block) -> bool:
         """Whether a block, as it will be written, still goes into this commit; it then counts."""
-        size = size_of(block)
-        if self.count and (self.count >= MOST_BLOCKS or self.size + size > MOST_BYTES):
+        wanted = [*self._blocks, block]
+        if self._blocks and (len(wanted) > MOST_BLOCKS or not self._fits(wanted)):
             return False
-        self.count += 1
-        self.size += size
+        self._blocks = wanted
         return True
+
+    def _fits(self, blocks: Sequence[Block]) -> bool:
+        """Whether a commit has room for these; each is measured once, and not before it matters."""
+        if is_light(blocks):
+            return True
+        known = self._blocks[self._measured :]
+        self._size += sum(map(size_of, known))
+        self._measured += len(known)
+        return self._size + size_of(blocks[-1]) <= MOST_BYTES

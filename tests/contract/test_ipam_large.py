@@ -18,6 +18,7 @@ from ipam.room import FULL
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.ipam_codec import block_to_text
 from libtortie.errors import InvalidInput, NoFreeAddresses
 from libtortie.model.ipam import Handle, Owner
 from libtortie.model.keys import BlockKey, HandleKey
@@ -25,7 +26,7 @@ from tests.fakes.etcd_server import EtcdMember
 from tests.fakes.faulty_store import Fault, FaultyStore, Killed
 from tests.fakes.ipam_batches import together
 from tests.fakes.ipam_world import UNHURRIED, World, plain_pod, pool, vm_pod
-from tests.fakes.large_ipam import REQUEST, long_block, scattered
+from tests.fakes.large_ipam import LONGEST, REQUEST, long_block, scattered
 
 V4, BOTH = AddressRequest(), AddressRequest(ipv6=True)
 NEARLY = REQUEST - 400
@@ -72,14 +73,56 @@ def test_callers_of_one_batch_find_it_full_together(world: World) -> None:
     assert all(isinstance(one, tuple) and one[0].block == NEXT4 for one in got), got
 
 
-def test_two_families_whose_blocks_are_together_too_long(world: World) -> None:
+@pytest.mark.parametrize("sizes", [(1_200_000, 1_200_000), (1_200_000, 600_000)])
+def test_two_families_whose_blocks_are_together_too_long(
+    world: World, sizes: tuple[int, int]
+) -> None:
     """Either block alone would do; the second family takes another."""
     two_families(world)
-    long_block(world, str(FIRST4), 1_200_000)
-    long_block(world, str(FIRST6), 1_200_000)
+    for cidr, size in zip((FIRST4, FIRST6), sizes, strict=True):
+        long_block(world, str(cidr), size, name=LONGEST)
     four, six = world.client().assign("h", plain_pod("p"), BOTH)
     assert four.block == FIRST4
     assert six.block != FIRST6
+
+
+def test_few_pods_of_the_longest_names_make_long_blocks(world: World) -> None:
+    """A quarter of the addresses, half of the text: as with very many pods."""
+    world.pools(pool("a", "10.0.0.0/21", blockSize=22), pool("b", "fd00::/117", blockSize=118))
+    for text in ("10.0.0.0/22", "fd00::/118"):
+        block = long_block(world, text, 800_000, name=LONGEST)
+        assert len(block.attributes) <= 1000
+    four, six = world.client().assign("h", plain_pod("p"), BOTH)
+    assert (str(four.block), str(six.block)) == ("10.0.0.0/22", "fd00::400/118")
+
+
+def test_a_handle_in_several_such_blocks_is_released(world: World) -> None:
+    for text in ("10.0.0.0/22", "10.0.4.0/22", "10.0.8.0/22"):
+        long_block(world, text, 800_000, handle=HANDLE, name=LONGEST)
+    world.config()
+    assert len(world.client().release(HANDLE)) == 3
+    assert HANDLE not in world.handles()
+
+
+@pytest.mark.parametrize("by", ["a release", "the collector"])
+def test_a_record_that_counts_very_many_full_blocks_wrongly_is_mended(
+    world: World, by: str
+) -> None:
+    """Each block is written, too, and all of them are more than a request."""
+    world.pools(pool("a", "10.0.0.0/16", blockSize=26))
+    cidrs = [*ip_network("10.0.0.0/20").subnets(new_prefix=26)]
+    full = sum(
+        len(block_to_text(long_block(world, str(cidr), 2 * REQUEST // len(cidrs), name=LONGEST)))
+        for cidr in cidrs
+    )
+    assert full > REQUEST
+    world.put(HandleKey(HANDLE), Handle(dict.fromkeys(cidrs, 1)))
+    if by == "a release":
+        assert world.client().release(HANDLE) == ()
+    else:
+        (state,) = (one for one in judged(world) if one.handle_id == HANDLE)
+        assert gc_effects.mend_handles(means(world), [state]) == {HANDLE}
+    assert HANDLE not in world.handles()
 
 
 def test_without_another_block_the_error_names_it_and_its_size(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from ipaddress import ip_network
 
 from ipam.block import assign_ordinal, new_block
@@ -16,12 +15,25 @@ REQUEST = 1_572_864
 """Bytes that etcd takes in one request (`--max-request-bytes`), unless it is told otherwise."""
 
 
-def long_block(world: World, text: str, size: int, node: str = "n1", handle: str = "") -> Block:
+LONG, LONGEST = "a-long-name-" * 12, "a-long-name-" * 20
+"""Of pods: so long that a good part of a block of 4,096 is free, or as long as they may be."""
+
+
+def long_block(
+    world: World,
+    text: str,
+    size: int,
+    node: str = "n1",
+    *,
+    handle: str = "",
+    name: str = LONG,
+) -> Block:
     """Store a block of a node whose text has nearly `size` bytes (less than a pod is missing).
 
-    Long names, and so many that a good part is free; the first address is of `handle`, if given.
+    The first address is of `handle`, if given.
     """
-    block = _filled(ip_network(text), size, node, handle, world.now())
+    empty = new_block(ip_network(text), node=node, now=world.now())
+    block = _filled(empty, size, handle, name)
     world.put(BlockKey(block.cidr), block)
     world.put(AffinityKey(node, block.cidr), BlockAffinity(AffinityState.CONFIRMED))
     if handle:
@@ -42,21 +54,22 @@ def scattered(world: World, handle_id: str, owner: Owner, text: str, count: int)
     world.put(HandleKey(handle_id), Handle(counts))
 
 
-def _filled(cidr: IPNetwork, size: int, node: str, handle: str, now: datetime) -> Block:
-    empty = new_block(cidr, node=node, now=now)
-    block = _with(empty, 1, handle)
-    each = (len(block_to_text(_with(empty, 101, handle))) - len(block_to_text(block))) / 100
+def _filled(empty: Block, size: int, handle: str, name: str) -> Block:
+    block = _with(empty, 1, handle, name)
+    some = min(101, len(empty.allocations))
+    more = len(block_to_text(_with(empty, some, handle, name)))
+    each = (more - len(block_to_text(block))) / (some - 1)
     count = int((size - len(block_to_text(block))) / each)
-    while len(block_to_text(block := _with(empty, count, handle))) > size:
+    while len(block_to_text(block := _with(empty, count, handle, name))) > size:
         count -= 1
     return block
 
 
-def _with(empty: Block, count: int, handle: str) -> Block:
+def _with(empty: Block, count: int, handle: str, name: str) -> Block:
     held = [
         Attribute(
             handle_id=handle if handle and not number else f"k8s-pod-network.{number:064x}",
-            active=plain_pod(f"{'a-long-name-' * 12}{number:05}", container=f"{number:064x}"),
+            active=plain_pod(f"{name}{number:05}", container=f"{number:064x}"),
         )
         for number in range(count)
     ]
