@@ -198,7 +198,7 @@ def _sized(
 def _refusal(ops: Sequence[Op], outcome: Outcome) -> TortieError:
     """Why a transaction was refused, by what its reads found."""
     try:
-        for op, page in zip(ops, outcome.pages, strict=True):
+        for op, page in zip(ops, outcome.pages, strict=False):
             stored = next(iter(page.rows), None)
             if isinstance(op, Unchanged):
                 verify_scope(op, stored)

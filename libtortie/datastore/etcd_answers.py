@@ -67,12 +67,13 @@ def header_of(answer: bytes, *, transaction: bool = False) -> Header:
     with suppress(Malformed):
         for field, value in fields(answer):
             if field == _HEADER:
-                found.update(fields(_bytes(value)))
+                found = dict(fields(_bytes(value)))
             if not transaction or (wrote and found):
                 break
             wrote |= field == _RESPONSES and next(fields(_bytes(value)), (_RANGE, 0))[0] != _RANGE
-    cluster, revision, term = (int(found.get(one, 0)) for one in (_CLUSTER, _REVISION, _TERM))
-    return Header(cluster, revision, term, wrote)
+        cluster, revision, term = (_number(found.get(at, 0)) for at in (_CLUSTER, _REVISION, _TERM))
+        return Header(cluster, revision, term, wrote)
+    return Header()
 
 
 def range_of(answer: bytes) -> Outcome:
@@ -132,8 +133,8 @@ def _row(message: bytes) -> tuple[bytes, Stored]:
             key = _bytes(value)
         elif field == _VALUE:
             data = _bytes(value)
-        elif field == _MOD_REVISION and isinstance(value, int):
-            revision = value
+        elif field == _MOD_REVISION:
+            revision = _number(value)
     return key, Stored(_path(key), revision, data)
 
 
@@ -145,13 +146,19 @@ def _revision(answer: bytes) -> int:
 
 
 def _revision_in(header: bytes) -> int:
-    return next((int(n) for place, n in fields(header) if place == _REVISION), 0)
+    return next((_number(n) for place, n in fields(header) if place == _REVISION), 0)
 
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, bytes):
         return value
     raise Malformed("etcd's answer: a number where a message belongs")
+
+
+def _number(value: int | bytes) -> int:
+    if isinstance(value, int):
+        return value
+    raise Malformed("etcd's answer: a message where a number belongs")
 
 
 def _path(key: bytes) -> str:

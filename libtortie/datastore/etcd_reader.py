@@ -14,7 +14,7 @@ from libtortie.datastore.codec import name_of
 from libtortie.datastore.etcd_answers import Outcome, outcome_of, range_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.records import Stored
-from libtortie.errors import Compacted
+from libtortie.errors import Compacted, Unavailable
 from libtortie.model.keys import Key, Scope, path_of, scope_bounds
 
 PAGE = 500
@@ -109,4 +109,9 @@ def _fitting(rows: Sequence[Stored]) -> int:
 def _ask(cluster: EtcdCluster, requests: Sequence[bytes]) -> Outcome:
     if len(requests) == 1:
         return range_of(cluster.read("range", requests[0]))
-    return outcome_of(cluster.read("txn", messages.reading(requests)))
+    outcome = outcome_of(cluster.read("txn", messages.reading(requests)))
+    if len(outcome.pages) != len(requests):
+        raise Unavailable(
+            f"etcd answered {len(outcome.pages)} of {len(requests)} reads: read again"
+        )
+    return outcome
