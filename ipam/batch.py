@@ -88,8 +88,9 @@ Verdict = Done[object] | Raised | Alone
 class _Ticket:
     """An operation in the queue.
 
-    `called` is released when it has a verdict or is to lead. `led` is the batch that it took, as a
-    leader. `row` are those of its batch that nobody has woken yet. `gone`: nobody has to.
+    `called` is released when it has a verdict or is to lead. `led` are those that it took, as a
+    leader: more than one batch if it was called to lead while another served it. `row` are those
+    of its batch that nobody has woken yet. `gone`: nobody has to.
     """
 
     operation: Operation[object]
@@ -148,9 +149,10 @@ class Batches:
             return
         with self._lock:
             with self._queue_lock:
-                leader.led = self._waiting[:MOST_OPERATIONS]
+                batch = self._waiting[:MOST_OPERATIONS]
+                leader.led = (*leader.led, *batch)
                 del self._waiting[:MOST_OPERATIONS]
-            self._serve(leader.led)
+            self._serve(batch)
 
     def _certainly_leave(self, ticket: _Ticket) -> None:
         """Leave, whatever interrupts: then again, by way of what may be done more than once."""
@@ -226,7 +228,8 @@ class Batches:
 def _line_up(leader: _Ticket) -> None:
     """Have those of a batch wake each other: whoever goes, for whatever reason, wakes one."""
     _settle(leader)
-    row = deque(one for one in leader.led if not one.gone)
+    row = deque[_Ticket]() if leader.row is None else leader.row  # who is led by another, too
+    row.extend(one for one in leader.led if not one.gone)
     for one in (leader, *row):
         one.row = row
 

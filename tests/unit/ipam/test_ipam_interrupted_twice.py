@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 from types import CodeType, FrameType
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from ipam import batch
-from ipam.batch import Batches, _Ticket
+from ipam.batch import Alone, Batches, _Ticket
 from ipam.client import AddressRequest, IPAMClient
 from tests.fakes.faulty_store import FaultyStore
+from tests.fakes.ipam_batches import captured
 from tests.fakes.ipam_world import World, plain_pod, pool
 
 V4 = AddressRequest()
@@ -157,3 +159,30 @@ def test_interrupted_again_while_leaving_for_it(first: int) -> None:
 
 def test_interrupted_a_third_time() -> None:
     assert lines((LEAVING, 1), (BREAKING_UP, FEWEST), of=BREAKING_UP) >= FEWEST
+
+
+def test_who_leads_while_another_serves_it_wakes_all_that_either_led() -> None:
+    """Called by one that broke up, it leads a batch, and a second, before its own is served; then
+    it belongs to the row of who served it."""
+    world = World().pools(pool("a", "10.0.0.0/26", blockSize=26))
+    client = world.client()
+    batches = client._batches
+    assert batches is not None
+    served, *others = (waiting(client, f"h{number}") for number in range(9))
+    led, behind = others[:2], others[2:]
+    for one in led:
+        batches._waiting = [one]
+        batches._lead(served)
+    served.verdict, served.row = Alone(), deque(behind)
+    batches._leave(served)
+    for _ in others:
+        for one in [one for one in others if not one.called.locked() and not one.gone]:
+            batches._leave(one)
+    assert [one for one in others if one.called.locked()] == []
+
+
+def waiting(client: IPAMClient, handle: str) -> _Ticket:
+    """One who waits to be called."""
+    ticket = _Ticket(captured(client, lambda one: add(one, handle)), threading.Lock())
+    ticket.called.acquire()
+    return ticket
