@@ -17,6 +17,8 @@ from libtortie.model.ipam import Attribute, Block, IPAddress, Owner
 from libtortie.model.keys import IPNetwork
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBERS = 2**64
+"""Sequence numbers there are."""
 
 Reserved = Callable[[IPAddress], bool]
 
@@ -40,7 +42,7 @@ def new_block(cidr: IPNetwork, *, node: str | None, now: datetime) -> Block:
 
 def touch(block: Block) -> Block:
     """The same block one sequence number later: a writer that read the old one must fail."""
-    return replace(block, sequence_number=block.sequence_number + 1)
+    return replace(block, sequence_number=_after(block.sequence_number))
 
 
 def claim_for(block: Block, node: str, now: datetime) -> Block:
@@ -133,11 +135,12 @@ def expire_cooldown(block: Block, *, now: datetime, cooldown: int) -> Block:
             break
     else:
         return block  # nothing rests, as a rule: told at once
-    limit = whole_seconds(now) - timedelta(seconds=cooldown)
+    now = whole_seconds(now)
     rested = {
         i
         for i, a in enumerate(block.attributes)
-        if a.released_at is not None and (a.released_at < limit or cooldown <= 0)
+        if a.released_at is not None
+        and (cooldown <= 0 or (now - a.released_at).total_seconds() > cooldown)
     }
     if not rested:
         return block
@@ -164,7 +167,12 @@ def whole_seconds(moment: datetime) -> datetime:
 
 def _nanoseconds(moment: datetime) -> int:
     delta = moment.astimezone(UTC) - _EPOCH
-    return (delta // timedelta(microseconds=1)) * 1000
+    return (delta // timedelta(microseconds=1)) * 1000 % _NUMBERS
+
+
+def _after(number: int) -> int:
+    """The sequence number after one: it begins again after the last, as Calico's does."""
+    return (number + 1) % _NUMBERS
 
 
 def _give(block: Block, ordinals: Sequence[int], attribute: Attribute) -> Block:
@@ -178,7 +186,7 @@ def _give(block: Block, ordinals: Sequence[int], attribute: Attribute) -> Block:
         attributes,
         unallocated=unallocated,
         numbers={**block.sequence_numbers, **dict.fromkeys(ordinals, block.sequence_number)},
-        sequence_number=block.sequence_number + 1,
+        sequence_number=_after(block.sequence_number),
     )
 
 
@@ -194,7 +202,7 @@ def _free(block: Block, ordinals: Sequence[int], *, touched: bool = False) -> Bl
         attributes,
         unallocated=(*block.unallocated, *ordinals),
         numbers=numbers,
-        sequence_number=block.sequence_number + touched,
+        sequence_number=_after(block.sequence_number) if touched else block.sequence_number,
     )
 
 
