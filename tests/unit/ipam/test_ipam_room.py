@@ -34,7 +34,7 @@ def longest(pod: int) -> Owner:
 
 
 def held(text: str, count: int) -> Block:
-    """A block of which so many addresses are of VMs that migrate; the last of these has the rest."""
+    """A block with addresses of so many VMs that migrate; the last of them has the rest."""
     empty = new_block(ip_network(text), node=NAME, now=START)
     size = len(empty.allocations)
     attributes = tuple(
