@@ -31,7 +31,7 @@ from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
 from .pools import WORKLOAD, Pool, Wanted, choosy, described, eligible, pool_of, serves
-from .room import is_heavy, is_light, size_of
+from .room import FULL, is_heavy, is_light, size_of
 from .settings import POOLS, guard_pool
 from .transaction import Transaction
 
@@ -344,9 +344,11 @@ class Allocator:
         return "; ".join(why) + self._unread()
 
     def _too_long(self, cidr: IPNetwork) -> str:
+        size = self.heavy[cidr]
+        much = "as much as" if size > FULL else "and with the blocks written beside it more than"
         return (
-            f"block {cidr} has {self.heavy[cidr]} bytes, as much as the datastore takes in one "
-            "request, so none of it is given any more (smaller blocks, in a new pool, are not full)"
+            f"block {cidr} has {size} bytes, {much} the datastore takes in one request, so none of "
+            "it is given any more (smaller blocks, in a new pool, are not full)"
         )
 
     def _unread(self) -> str:

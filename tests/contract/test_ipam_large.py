@@ -96,6 +96,15 @@ def test_few_pods_of_the_longest_names_make_long_blocks(world: World) -> None:
     assert (str(four.block), str(six.block)) == ("10.0.0.0/22", "fd00::400/118")
 
 
+def test_without_another_block_for_the_second_family_the_error_says_so(world: World) -> None:
+    world.pools(pool("a", "10.0.0.0/22", blockSize=22), pool("b", "fd00::/118", blockSize=118))
+    for text in ("10.0.0.0/22", "fd00::/118"):
+        long_block(world, text, 800_000, name=LONGEST)
+    with pytest.raises(NoFreeAddresses, match=r"fd00::/118 has 79\d{4} bytes, and with the blocks"):
+        world.client().assign("h", plain_pod("p"), BOTH)
+    assert len(world.client().assign("h", plain_pod("p"), V4)) == 1, "one alone is given"
+
+
 def test_a_handle_in_several_such_blocks_is_released(world: World) -> None:
     for text in ("10.0.0.0/22", "10.0.4.0/22", "10.0.8.0/22"):
         long_block(world, text, 800_000, handle=HANDLE, name=LONGEST)
