@@ -113,10 +113,11 @@ class Prober:
 
         Without those for which nobody asked.
         """
-        while self._take(socket.MSG_DONTWAIT):
-            continue
-        asked, heard, now = tuple(self._asked), tuple(self._heard), time.monotonic()
-        moments = [began, *sorted(moment for moment in heard if moment >= began), now]
+        now = time.monotonic()
+        while self._take() and self._heard[-1] < now:
+            continue  # answers go on coming: what came until now is in the socket or read
+        asked, heard = tuple(self._asked), tuple(self._heard)
+        moments = [began, *sorted(moment for moment in heard if began <= moment < now), now]
         return max(b - a - unasked(asked, a, b) for a, b in itertools.pairwise(moments))
 
     def answered_since(self, began: float) -> bool:
@@ -151,12 +152,12 @@ class Prober:
 
     def _hear(self) -> None:
         while not self._over.is_set():
-            self._take(0)
+            self._take()
 
-    def _take(self, flags: int) -> bool:
-        """Take one answer, at the time at which it would have come from a guest at once."""
+    def _take(self) -> bool:
+        """Wait a moment for one answer, and note when it would have come from a guest at once."""
         try:
-            data, control, _, _ = self._sock.recvmsg(100, 64, flags)
+            data, control, _, _ = self._sock.recvmsg(100, 64)
         except OSError:
             return False
         _, dwelt = _PROBE.unpack(data)
