@@ -53,9 +53,17 @@ def stopped(child: Command, moment: Callable[[], bool]) -> bool:
         time.sleep(0.001)
     if child.poll() is not None:
         return False
-    os.killpg(child.pid, signal.SIGSTOP)
-    seen = os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    return seen is not None and seen.si_code == os.CLD_STOPPED
+    while True:
+        os.killpg(child.pid, signal.SIGSTOP)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            flags = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+            if seen := os.waitid(os.P_PID, child.pid, flags):
+                return seen.si_code == os.CLD_STOPPED
+            time.sleep(0.001)
+        # In vfork a parent stops only when its child, stopped before it, has begun its program.
+        os.killpg(child.pid, signal.SIGCONT)
+        time.sleep(0.01)
 
 
 def let_end(child: Command, said: Path, over: str) -> None:
