@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -42,14 +42,40 @@ def restore(member: EtcdMember, directory: Path) -> None:
     member.wait_healthy()
 
 
+@contextmanager
+def a_store(directory: Path) -> Iterator[tuple[EtcdMember, EtcdDatastore, World]]:
+    """An etcd, its client, and one pool in it."""
+    with etcd_members(directory) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
+        yield member, st, World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+
+
+@contextmanager
+def reservation_back(
+    directory: Path, reserved: str
+) -> Iterator[tuple[EtcdDatastore, World, IPAMClient]]:
+    """A client that remembers no reservation `r`, which a restore has just brought back.
+
+    It is older than another that is still there, so no revision of the list tells.
+    """
+    with a_store(directory) as (member, store, world):
+        client = world.client()
+        client.assign("before", plain_pod("before"), V4)
+        world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": [reserved]})
+        world.resource(Kind.IP_RESERVATION, "s", {"reservedCIDRs": ["192.0.2.0/24"]})
+        back_up(member, directory)
+        store.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
+        remember(client, store)
+        restore(member, directory)
+        yield store, world, client
+
+
 def remember(client: IPAMClient, store: EtcdDatastore) -> None:
     """Read what an allocation would, as one does that is refused."""
     prepare(Transaction(store, client._loop.cache), "n1", [Reads("x", allocates=True)])
 
 
 def test_a_reservation_made_after_a_restore_is_kept(tmp_path: Path) -> None:
-    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
-        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+    with a_store(tmp_path) as (member, st, world):
         world.client().assign("before", plain_pod("before"), V4)
         back_up(member, tmp_path)
         for _ in range(30):
@@ -63,19 +89,12 @@ def test_a_reservation_made_after_a_restore_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_a_reservation_that_came_back_with_a_restore_is_kept(tmp_path: Path, seen: bool) -> None:
-    """Older than one that is still there, so no revision of the list tells. If it is the answer to
-    the allocation itself that does (not `seen` before), that is taken back."""
-    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
-        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
-        client, commits = world.client(), list[Sequence[Op]]()
-        client.assign("before", plain_pod("before"), V4)
-        world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": ["10.0.0.0/24"]})
-        world.resource(Kind.IP_RESERVATION, "s", {"reservedCIDRs": ["192.0.2.0/24"]})
-        back_up(member, tmp_path)
-        st.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
-        remember(client, st)
-        restore(member, tmp_path)
+def test_a_reservation_that_came_back_with_a_restore_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """If the answer to the allocation itself tells of the restore, it is taken back."""
+    commits = list[Sequence[Op]]()
+    with reservation_back(tmp_path, "10.0.0.0/24") as (st, world, client):
         if seen:
             assert len(client.by_handle("before")) == 1
         commit = st.commit
@@ -84,7 +103,7 @@ def test_a_reservation_that_came_back_with_a_restore_is_kept(tmp_path: Path, see
             commits.append(ops)
             return commit(ops)
 
-        st.commit = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(st, "commit", counted)
         with pytest.raises(NoFreeAddresses):
             client.assign("after", plain_pod("after"), V4)
         assert len(commits) == (0 if seen else 2), "made and taken back"
@@ -95,16 +114,7 @@ def test_a_reservation_that_came_back_with_a_restore_is_kept(tmp_path: Path, see
 
 
 def test_callers_of_one_batch_after_a_restore_each_decide_anew(tmp_path: Path) -> None:
-    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
-        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
-        client = world.client()
-        client.assign("before", plain_pod("before"), V4)
-        world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": ["10.0.0.0/25"]})
-        world.resource(Kind.IP_RESERVATION, "s", {"reservedCIDRs": ["192.0.2.0/24"]})
-        back_up(member, tmp_path)
-        st.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
-        remember(client, st)
-        restore(member, tmp_path)
+    with reservation_back(tmp_path, "10.0.0.0/25") as (_, world, client):
         calls: list[Callable[..., object]] = [
             lambda client, h=f"h{n}": client.assign(h, plain_pod(h), V4) for n in range(4)
         ]
@@ -117,8 +127,7 @@ def test_callers_of_one_batch_after_a_restore_each_decide_anew(tmp_path: Path) -
 def test_what_was_given_after_the_backup_is_given_once_more_and_no_address_twice(
     tmp_path: Path,
 ) -> None:
-    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
-        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+    with a_store(tmp_path) as (member, _, world):
         client, other = world.client(), world.client("n2")
         client.assign("before", plain_pod("before"), V4)
         back_up(member, tmp_path)

@@ -168,21 +168,27 @@ def test_at_most_so_many_at_once_and_nobody_is_lost(tmp_path: Path) -> None:
     assert most == LIMIT
 
 
-def test_a_stop_waits_for_running_requests(tmp_path: Path) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+class Slow:
+    """Serves a request when it is told to go on."""
 
-    def slow(request: Request) -> Response:
-        begun.set()
-        go_on.wait(DEADLINE)
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, request: Request) -> Response:
+        self.begun.set()
+        self.go_on.wait(DEADLINE)
         return Response(0, b"done")
 
+
+def test_a_stop_waits_for_running_requests(tmp_path: Path) -> None:
+    slow = Slow()
     made = Served(tmp_path / "cni.sock", slow)
     with ThreadPoolExecutor(2) as pool:
         answer = pool.submit(ask, made.path, {"CNI_COMMAND": "ADD"})
-        assert begun.wait(DEADLINE)
+        assert slow.begun.wait(DEADLINE)
         closed = pool.submit(made.close)
         until("no more are taken", lambda: not made.path.exists())
-        go_on.set()
+        slow.go_on.set()
         assert closed.result(DEADLINE)
         assert answer.result(DEADLINE).stdout == b"done"
 
@@ -201,20 +207,14 @@ class SlowToBegin(Served):
 
 
 def test_a_request_that_was_just_accepted_is_a_running_one(tmp_path: Path) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow(request: Request) -> Response:
-        begun.set()
-        go_on.wait(DEADLINE)
-        return Response(0, b"done")
-
+    slow = Slow()
     made = SlowToBegin(tmp_path / "cni.sock", slow)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, made.path, {"CNI_COMMAND": "ADD"})
-        assert begun.wait(DEADLINE)
+        assert slow.begun.wait(DEADLINE)
         assert not made.server.stop(0.01), "it is running"
         made.go_on.set()
-        go_on.set()
+        slow.go_on.set()
         assert made.close()
         assert answer.result(DEADLINE).stdout == b"done"
 

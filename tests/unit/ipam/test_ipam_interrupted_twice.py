@@ -85,7 +85,7 @@ class Crowd:
                 sys.settrace(self.interrupts)  # an interrupt ended it
             break_up(ticket)
 
-        self.batches._break_up = traced  # type: ignore[method-assign]
+        self.batches._break_up = traced  # type: ignore[method-assign]  # this crowd's alone
 
     def come(self, handle: str, waiting: int, trace: Interrupts | None = None) -> None:
         """One more caller; returns when so many wait."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import ClassVar
 
 import pytest
@@ -40,8 +39,26 @@ class InterruptedOnce:
             self._first = False
             raise Interrupted
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """The main thread is interrupted by `interrupt_main`."""
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt_main() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
 
 def add(client: IPAMClient, handle: str) -> object:
@@ -105,25 +122,19 @@ def test_a_follower_that_is_interrupted_while_it_waits(behind: int) -> None:
         if behind:
             others[1].start()
             await_waiting(batches, 2)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-    def handler(*_: object) -> None:
-        raise Interrupted
+        interrupt_main()
 
     store.before_commit = hold
     others = [
         threading.Thread(target=add, args=(client, f"o{n}"), daemon=True) for n in range(1 + behind)
     ]
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
+    with interruptible():
         others[0].start()
         assert committing.wait(TIMEOUT)
         threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(Interrupted):
             add(client, "interrupted")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        gone.set()
+    gone.set()
     for thread in others:
         thread.join(TIMEOUT)
         assert not thread.is_alive()
@@ -149,16 +160,12 @@ def test_a_follower_that_is_interrupted_while_it_is_served(
         if len(commits) == 1:
             await_waiting(batches, 5)
         elif len(commits) == 2:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            interrupt_main()
             assert gone.wait(TIMEOUT)
-
-    def handler(*_: object) -> None:
-        raise Interrupted
 
     store.before_commit = hold
     others = [threading.Thread(target=add, args=(client, f"o{n}"), daemon=True) for n in range(5)]
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
+    with interruptible():
         others[0].start()
         await_that(lambda: bool(commits))
         others[1].start()
@@ -167,9 +174,7 @@ def test_a_follower_that_is_interrupted_while_it_is_served(
             thread.start()
         with pytest.raises(Interrupted):
             add(client, "interrupted")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        gone.set()
+    gone.set()
     for thread in others:
         thread.join(TIMEOUT)
         assert not thread.is_alive(), "it waits for somebody who is gone"

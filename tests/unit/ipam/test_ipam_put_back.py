@@ -115,7 +115,9 @@ def test_nothing_is_written_on_what_was_read_before() -> None:
     assert store.commits == []
 
 
-def test_what_is_learnt_late_of_the_time_before_is_not_remembered() -> None:
+def test_what_is_learnt_late_of_the_time_before_is_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One thread reads before the restore, another notices it, then the first goes on."""
     world = world_with("a")
     store, cache, key = PutBack(world.store), Cache("n1"), HandleKey("a")
@@ -128,7 +130,7 @@ def test_what_is_learnt_late_of_the_time_before_is_not_remembered() -> None:
         Transaction(store, cache)
         return found
 
-    store.snapshot = noticed  # type: ignore[method-assign]
+    monkeypatch.setattr(store, "snapshot", noticed)
     late.prefetch([key], [Affinities("n1")])
     assert cache.record(key) is UNKNOWN
     assert cache.listing(Affinities("n1")) is None
