@@ -30,6 +30,7 @@ from lab.nodes import (
 )
 from lab.processes import lab_namespaces, spawn
 from lab.state import LabRecord, StateDir, active_state
+from lab.teardown import is_alive, tear_down
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
 from lab.tor import render_tor
@@ -52,7 +53,7 @@ Process = Popen[bytes]
 def bring_up(
     state: StateDir, node_count: int, convergence: str, tell: Tell, *, datastore: str = SQLITE
 ) -> Topology:
-    """Start a lab and return when pods can be made; `refuse_second` comes before.
+    """Start a lab and return when pods can be made; `make_way` comes before.
 
     Raises `LabError`; what was made until then is for `tear_down`.
     """
@@ -80,11 +81,17 @@ def bring_up(
     return topology
 
 
-def refuse_second(state: StateDir) -> None:
-    """Raise `LabError` when the machine lacks a tool or already has a lab, in whichever place."""
+def make_way(state: StateDir) -> None:
+    """Raise `LabError` when the machine lacks a tool or has a lab that lives, in whichever place.
+
+    What a dead one left is removed. The caller holds the lab lock.
+    """
     missing = missing_tools()
     if missing:
         raise LabError(f"missing system tools: {', '.join(missing)}; run `make setup` as root")
+    for known in (active_state(), state):
+        if known is not None and known.record_file.exists() and not is_alive(known):
+            tear_down(known)
     active = active_state()
     if active is not None and active.root != state.root:
         way = f"`lab --state-dir {active.root} down`"
