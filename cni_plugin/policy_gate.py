@@ -21,7 +21,7 @@ from libtortie.linux.directory_watch import DirectoryWatch
 POLL = 0.004
 LOOK = 1.0
 """Seconds after which a watched directory is looked at all the same: another may be mounted."""
-_NFT_DEADLINE = 5.0
+_NFT_DEADLINE = 30.0
 TABLE = ("inet", "tortie")
 DISPATCH = ("from-endpoints", "to-endpoints")
 """The maps of the agent's table that lead packets of an interface to its rules."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from libtortie.kube.objects import KubeObject
@@ -54,6 +54,17 @@ class Throttled:
         return self._inner.list(
             model, namespace, label_selector=label_selector, field_selector=field_selector
         )
+
+    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+        """Objects a page at a time, each when it is its turn."""
+        pages = self._inner.pages(model, namespace)
+        while True:
+            self._wait()
+            try:
+                page = next(pages)
+            except StopIteration:
+                return
+            yield page
 
     def _wait(self) -> None:
         with self._lock:

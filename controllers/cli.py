@@ -41,7 +41,8 @@ def run(args: Sequence[str] | None = None) -> int:
     set_on(stop, signal.SIGTERM, signal.SIGINT)
     try:
         at = Connection(
-            client_config(options.config or "", "", Surroundings(os.environ)), API_SECONDS
+            client_config(options.config or "", "", Surroundings(os.environ)),
+            api_seconds=API_SECONDS,
         )
         try:
             return 0 if _collector(at, options, stop).run() else 1

@@ -14,6 +14,7 @@ from datetime import datetime
 from ipam.gc import Outcome, Swept, Verdict, explain
 from ipam.gc_addresses import owner_of
 from ipam.gc_inventory import Allocated
+from ipam.gc_leftovers import leftovers
 from ipam.gc_verdicts import Subject
 from ipam.vm_handles import VMHandle
 from libtortie.model.times import rfc3339
@@ -50,6 +51,7 @@ def _told(swept: Swept, *, dry_run: bool) -> Iterator[str]:
     if not dry_run:
         yield from _unknown(swept)
     yield from (f"unreadable: {what}" for what in swept.opinions.inventory.unreadable)
+    yield from (f"left alone: {what}" for what in leftovers(swept.opinions))
     made = Counter(one.outcome for one in swept.verdicts)
     done = "would be done" if dry_run else "done"
     numbers = ", ".join(f"{name} {value}" for name, value in counts(swept).items())
@@ -92,6 +94,7 @@ def line(swept: Swept, at: datetime, *, dry_run: bool) -> str:
             "reasons": [{"reason": why, "count": count} for why, count in reasons[:SHOWN]],
         },
         "unreadable": list(swept.opinions.inventory.unreadable),
+        "leftAlone": list(leftovers(swept.opinions)),
     }
     return json.dumps(body)
 

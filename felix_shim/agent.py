@@ -232,7 +232,6 @@ def _live(parts: Parts) -> None:
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
-    kernel.listen()
     raises = _raises_source(parts, inbox)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
     outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events))

@@ -56,7 +56,7 @@ class Chores:
     log: Log
     rules_ready: bool = False
     _generation: int = 0
-    _policy_jobs: dict[int, frozenset[tuple[EndpointId, str]]] = field(default_factory=dict)
+    _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
 
     def do(self, chore: str) -> None:
@@ -112,21 +112,22 @@ class Chores:
         endpoints = tuple(local.endpoint for local in locals_)
         interfaces = frozenset(local.endpoint.interface for local in waiting)
         job = partial(self._program, endpoints, interfaces)
-        self._policy_jobs[self._submit(POLICY, job)] = frozenset(
-            (local.id, local.endpoint.container_id) for local in waiting
+        self._policy_jobs[self._submit(POLICY, job)] = tuple(
+            (local.id, local.wire) for local in waiting
         )
 
     def policy_applied(self, done: Done) -> bool:
         """The rules of a generation are in the kernel: what waited for them may go on.
 
-        False when an endpoint's sysctls could not be set although its link is up.
+        An endpoint whose wire is another one since then waits for the next generation. False when
+        an endpoint's sysctls could not be set although its link is up.
         """
         self.rules_ready = True
         world = self.world
         whole = True
-        for endpoint, container_id in self._policy_jobs.get(done.generation, frozenset()):
+        for endpoint, wire in self._policy_jobs.get(done.generation, ()):
             local = world.roster.get(endpoint)
-            if local is None or local.endpoint.container_id != container_id:
+            if local is None or local.wire is not wire:
                 continue
             if local.endpoint.interface in done.excepted:
                 whole &= local.endpoint.interface not in world.links_up

@@ -25,24 +25,41 @@ LIMIT = 64
 BACKLOG = 512
 REQUEST_SECONDS = 10.0
 ANSWER_SECONDS = 10.0
+DYING_SECONDS = 10.0
+"""How long the lock of a dead agent may be held by a child of it that has yet to begin its own
+program: until then it has all of its parent's files open."""
+_POLL = 0.01
 _UCRED = struct.Struct("3i")
 
 
-def take_lock(path: Path) -> IO[str]:
-    """The one-agent-per-node lock, held while the file is open. Raises `InvalidInput`."""
+def take_lock(path: Path, *, patience: float = DYING_SECONDS) -> IO[str]:
+    """The one-agent-per-node lock, held while the file is open. Raises `InvalidInput`.
+
+    A lock whose holder is alive is refused at once, a dead one's after `patience` seconds.
+    """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    end = time.monotonic() + patience
     file = path.open("a+", encoding="ascii")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    while not _try_lock(file):
         file.seek(0)
         holder = file.read().strip() or "unknown"
-        file.close()
-        raise InvalidInput(f"another agent (pid {holder}) holds {path}") from error
+        alive = holder.isdecimal() and Path("/proc", holder).exists()
+        if alive or time.monotonic() >= end:
+            file.close()
+            raise InvalidInput(f"another agent (pid {holder}) holds {path}")
+        time.sleep(_POLL)
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
     return file
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class CNIServer:
@@ -68,6 +85,7 @@ class CNIServer:
         self._slots = threading.Semaphore(LIMIT)
         self._stopping = threading.Event()
         self._running: set[threading.Thread] = set()
+        self._accepting = threading.Lock()
         self._listener: socket.socket | None = None
 
     def open(self) -> None:
@@ -89,6 +107,10 @@ class CNIServer:
         listener = self._listener
         if listener is None:
             raise RuntimeError("run before open")
+        with self._accepting:
+            self._accept(listener)
+
+    def _accept(self, listener: socket.socket) -> None:
         while not self._stopping.is_set():
             self._slots.acquire()
             try:
@@ -102,14 +124,21 @@ class CNIServer:
             self._start(client)
 
     def stop(self, deadline: float = 15.0) -> bool:
-        """Take no more requests, wait for running ones; False when some outlast the deadline."""
+        """Take no more requests, wait for running ones; False when some outlast the deadline.
+
+        What was accepted before is running, even if its thread has not begun yet.
+        """
+        end = time.monotonic() + deadline
         self._stopping.set()
         if self._listener is not None:
             self._path.unlink(missing_ok=True)
             self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
         self._slots.release()
-        end = time.monotonic() + deadline
+        if not self._accepting.acquire(timeout=deadline):
+            return False
+        self._accepting.release()
+        if self._listener is not None:
+            self._listener.close()
         for thread in tuple(self._running):
             thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in tuple(self._running))
@@ -121,11 +150,9 @@ class CNIServer:
                     self._handle(client)
             finally:
                 self._slots.release()
-                self._running.discard(threading.current_thread())
 
-        thread = self._spawn("cni-request", body)
-        if thread.is_alive():
-            self._running.add(thread)
+        self._running = {one for one in self._running if one.is_alive()}
+        self._running.add(self._spawn("cni-request", body))
 
     def _handle(self, client: socket.socket) -> None:
         uid = _peer_uid(client)

@@ -5,9 +5,10 @@ of no node, are the lowest node's; the next ones are ready to do it too, each a 
 case the lower ones are down: compare-and-swap lets only one free them.
 
 A pass reads the blocks, and only when there is something to judge the API. It runs when a VM's
-deletion was seen, when what it saw is to be confirmed, after trouble, and at the latest every
-five minutes. So an address is free about a minute after its VM went. The watch only wakes; what
-counts is a complete list at the time of the pass, of an API that has this very node.
+deletion was seen or may have been missed, when what it saw is to be confirmed, after trouble, and
+at the latest every five minutes. So an address is free about a minute after its VM went. The watch
+only wakes; what counts is a complete list at the time of the pass, of an API that has this very
+node.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import TortieError, first_line
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import VirtualMachine
-from libtortie.kube.port import Gone, KubeClient
+from libtortie.kube.port import Applied, KubeClient
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import Node
 
@@ -135,7 +136,11 @@ def _nodes(store: Datastore) -> dict[str, str]:
 
 @dataclass(slots=True)
 class DeletedVMs:
-    """Calls `nudge` for every VM that is deleted."""
+    """Calls `nudge` for every VM that is deleted, and once deletions may have been missed.
+
+    That is after each list: a VM that went between the last pass, or the end of a watch, and the
+    list is told by no event.
+    """
 
     client: KubeClient
     nudge: Callable[[], None]
@@ -151,7 +156,7 @@ class DeletedVMs:
         lost = self._complaint.watch_lost
         for event in follow(self.client, VirtualMachine, stop=self._stop, trouble=lost):
             self._complaint.about("")
-            if isinstance(event, Gone):
+            if not isinstance(event, Applied):
                 self.nudge()
 
     def stop(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_network
@@ -57,7 +57,7 @@ def _status_body(
 
 
 def in_force(
-    locals_: Iterable[Local], links_up: frozenset[str]
+    locals_: Iterable[Local], links_up: Container[str]
 ) -> tuple[tuple[Endpoint, int], ...]:
     """Each endpoint whose rules and sysctls are in force and whose veth is up, and since when."""
     return tuple(

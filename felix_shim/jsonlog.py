@@ -134,7 +134,8 @@ class NullLog:
 def open_log(path: str, level: Level, node: str, limits: Limits | None = None) -> JsonLog:
     """The log at `path` (appended to; its directory is made), or standard error when empty.
 
-    A file that reaches its limits is set aside. Raises `InvalidInput`.
+    A file that reaches its limits is set aside, and a line whose writer was killed in the middle
+    of it spoils none of ours (`RotatingFile`). Raises `InvalidInput`.
     """
     if not path:
         return JsonLog(sys.stderr, level=level, node=node)

@@ -95,7 +95,9 @@ class Reconciler:
         self._clocks = rim.clocks
         self._recall = rim.recall
         self._routes = rim.outlets.routes
-        self._world = World(identity.node, identity.kube, rim.outlets.routes, rim.log)
+        self._world = World(
+            identity.node, identity.kube, rim.outlets.routes, rim.log, rim.clocks.monotonic
+        )
         self._chores = Chores(identity, self._world, rim.outlets, rim.log)
         self._timers = Timers()
         self._backoff = Backoff()

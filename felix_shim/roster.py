@@ -21,14 +21,16 @@ class Local:
     """An endpoint of this node.
 
     `in_force` is the generation of the rules that first had it in the kernel, with its sysctls;
-    0 while they are not there. `returned`: the VM left it once and came back. `destinations`
-    are its addresses as host routes name them.
+    0 while they are not there. `wire` stands for what they were made for: it is another one once
+    link, MAC or addresses are, and what a job did for the one before does not count. `returned`:
+    the VM left it once and came back. `destinations` are its addresses as host routes name them.
     """
 
     key: Key
     endpoint: Endpoint
     machine: Machine = field(default_factory=Machine)
     in_force: int = 0
+    wire: object = field(default_factory=object, compare=False, repr=False)
     returned: bool = False
     destinations: tuple[IPNetwork, ...] = field(init=False)
 

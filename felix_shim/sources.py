@@ -127,6 +127,10 @@ class _Listener:
         self.names = frozenset((one.metadata.namespace, one.metadata.name) for one in objects)
         return objects, version
 
+    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+        """As the client's."""
+        return self._client.pages(model, namespace)
+
     def get(self, model: type[T], name: str, namespace: str = "") -> T:
         """As the client's."""
         return self._client.get(model, name, namespace)
@@ -181,26 +185,23 @@ class KubeSource:
 
 @dataclass(slots=True)
 class KernelSource:
-    """Link and route notifications, and complete surveys on request."""
+    """Link and route notifications, and complete surveys on request.
+
+    It listens from the first, whenever its thread comes to run: what changes after a survey is
+    told. Raises `KernelError`.
+    """
 
     kernel: Kernel
     post: Post
     monotonic: Callable[[], float]
-    _events: Iterator[NetworkEvent] | None = None
+    _events: Iterator[NetworkEvent] = field(init=False)
 
-    def listen(self) -> None:
-        """From now on no change is missed; to be called before the first survey.
-
-        A link that came up between that and a later beginning would not be known until the next
-        survey, and neither would its policy be in force. Raises `KernelError`.
-        """
+    def __post_init__(self) -> None:
         self._events = self.kernel.events()
 
     def run(self) -> None:
         """The thread's body; ends when the kernel adapter is closed."""
-        if self._events is None:
-            self.listen()
-        for event in self._events or ():
+        for event in self._events:
             self.post(NetworkChanged(event))
 
     def survey(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ compared with what is known, and only a difference makes anything due.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from felix_shim import facts
@@ -59,18 +60,25 @@ class Due:
 
 @dataclass(slots=True)
 class World:
-    """Everything known. `kube`: whether there is an API to learn migrations from."""
+    """Everything known. `kube`: whether there is an API to learn migrations from.
+
+    `monotonic` is in seconds; it dates what is heard of links, so that a survey that began before
+    does not undo it.
+    """
 
     node: str
     kube: bool
     routes: RouteTable
     log: Log
+    monotonic: Callable[[], float]
     cluster: Cluster = field(init=False)
     roster: Roster = field(default_factory=Roster)
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
     raises: Raises = field(default_factory=Raises)
     announced: frozenset[IPAddress] = frozenset()
-    links_up: frozenset[str] = frozenset()
+    links_up: dict[str, int] = field(default_factory=dict)
+    """Workload links that are up, with their index: made anew, a link has another."""
+    links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
     due: Due = field(default_factory=Due)
@@ -181,7 +189,7 @@ class World:
         if known is not None and _same_sandbox(known.endpoint, fresh.endpoint):
             fresh.machine, fresh.returned = known.machine, known.returned
             if _same_wire(known.endpoint, fresh.endpoint):
-                fresh.in_force = known.in_force
+                fresh.in_force, fresh.wire = known.in_force, known.wire
             begun = fresh.id not in self.due.newcomers
         else:
             begun = False
@@ -258,6 +266,7 @@ class World:
             case LinkChanged(link):
                 self._link(link)
             case LinkGone(name=name):
+                self.links_heard[name] = self.monotonic()
                 self._link_down(name)
             case RouteAdded(route):
                 self._route(route, present=True)
@@ -270,11 +279,13 @@ class World:
     def survey(self, links: tuple[Link, ...], routes: tuple[Route, ...], began: float) -> None:
         """Links and routes were read completely."""
         self.surveyed = True
-        up = frozenset(link.name for link in links if link.up and _workload(link.name))
-        for name in up - self.links_up:
-            self._link_up(name)
-        for name in self.links_up - up:
+        up = {link.name: link for link in links if link.up and _workload(link.name)}
+        newer = {name: when for name, when in self.links_heard.items() if when > began}
+        for name in self.links_up.keys() - up.keys() - newer.keys():
             self._link_down(name)
+        for name in up.keys() - newer.keys():
+            self._link_up(up[name])
+        self.links_heard = newer
         for dst in self.routes.survey(routes, began):
             self._route_changed(dst)
         self.due.chores |= {NODE, RAISES, POLICY, STATUS}
@@ -282,23 +293,29 @@ class World:
     def _link(self, link: Link) -> None:
         if not _workload(link.name):
             return
-        if link.up and link.name not in self.links_up:
-            self._link_up(link.name)
-        elif not link.up:
+        self.links_heard[link.name] = self.monotonic()
+        if link.up:
+            self._link_up(link)
+        else:
             self._link_down(link.name)
 
-    def _link_up(self, name: str) -> None:
-        self.links_up |= {name}
-        for local in self.roster.on_interface(name):
+    def _link_up(self, link: Link) -> None:
+        known = self.links_up.get(link.name, 0)
+        if known >= link.ifindex:  # the kernel counts upwards: a lower one is older news
+            return
+        if known:  # made anew, and nobody said that the old one went
+            self._link_down(link.name)
+        self.links_up[link.name] = link.ifindex
+        for local in self.roster.on_interface(link.name):
             self._destinations(local)
         self.due.chores |= {NUDGE, POLICY, STATUS}
 
     def _link_down(self, name: str) -> None:
         """The kernel drops the routes of a link that goes down, and tells nobody of IPv4's."""
-        self.links_up -= {name}
+        self.links_up.pop(name, None)
         self.due.destinations |= self.routes.link_gone(name)
         for local in self.roster.on_interface(name):
-            local.in_force = 0
+            local.in_force, local.wire = 0, object()
         self.due.chores.add(STATUS)
 
     def _route(self, route: Route, *, present: bool) -> None:

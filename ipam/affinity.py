@@ -18,7 +18,7 @@ from libtortie.model.ipam import AffinityState, Block, BlockAffinity, IPAddress,
 from libtortie.model.keys import IPNetwork
 from libtortie.model.resources import IPReservation
 
-from .block import is_empty
+from .block import Reserved, is_empty, nothing_reserved
 from .pools import Pool, inside
 
 DEFAULT_MAX_BLOCKS = 20
@@ -32,6 +32,11 @@ class Reservations:
     """Addresses that are never assigned automatically."""
 
     networks: tuple[IPNetwork, ...] = ()
+
+    @property
+    def rule(self) -> Reserved:
+        """What says whether an address is reserved."""
+        return self.covers if self.networks else nothing_reserved
 
     def covers(self, address: IPAddress) -> bool:
         """Whether an address is reserved."""

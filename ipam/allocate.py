@@ -9,9 +9,10 @@ existed before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 from libtortie.errors import (
@@ -29,7 +30,8 @@ from . import block as blocks
 from .affinity import Reservations, Standing
 from .holdings import set_counts
 from .ownership import OwnerGone, is_pod
-from .pools import WORKLOAD, Lan, Pool, Wanted, described, eligible, pool_of, serves
+from .pools import WORKLOAD, Lan, Pool, Wanted, choosy, described, eligible, pool_of, serves
+from .room import FULL, is_heavy, is_light, size_of
 from .settings import POOLS, guard_pool
 from .transaction import Transaction
 
@@ -58,13 +60,14 @@ class Claim:
 class Plan:
     """Where addresses of one kind come from first, as of the `claims` of the transaction.
 
-    `full` are blocks found without a free address.
+    `owned` and `unfinished` are blocks with their pools; `full` are blocks found without a free
+    address.
     """
 
     pools: Sequence[Pool]
     claims: int
-    owned: Sequence[IPNetwork]
-    unfinished: Sequence[IPNetwork]
+    owned: Mapping[IPNetwork, Pool]
+    unfinished: Mapping[IPNetwork, Pool]
     full: dict[IPNetwork, Block] = field(default_factory=dict)
 
 
@@ -83,10 +86,16 @@ class Allocator:
     reservations: Reservations
     broken: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    unlabelled: str = ""
+    """Why the node's labels are not known."""
     tidy: list[AffinityKey] = field(default_factory=list)
     """What this node has for nothing (`tidy`): to be removed, when possible."""
     unreadable: list[str] = field(default_factory=list)
     """Blocks that were looked at and cannot be read, by name."""
+    chosen: list[IPNetwork] = field(default_factory=list)
+    """Blocks of this request's picks so far."""
+    heavy: dict[IPNetwork, int] = field(default_factory=dict)
+    """Blocks that are full for their length, in bytes."""
     plans: dict[object, Plan] = field(default_factory=dict)
     """What was found out for each kind of request: as long as nothing is claimed it holds."""
 
@@ -109,7 +118,7 @@ class Allocator:
         kind = (wanted.version, tuple(wanted.requested), spaces, wanted.use, wanted.lan)
         claims, plan = self.tx.claims, self.plans.get(kind)
         if plan is None or plan.claims != claims:
-            pools = plan.pools if plan else eligible(self.pools, wanted)
+            pools = plan.pools if plan else self._eligible(wanted)
             if not pools:
                 raise NoFreeAddresses(
                     f"no IPv{wanted.version} pool is eligible on node {self.node} for use "
@@ -117,6 +126,16 @@ class Allocator:
                 )
             plan = self.plans[kind] = Plan(pools, claims, *self._own(pools))
         return plan
+
+    def _eligible(self, wanted: Wanted) -> tuple[Pool, ...]:
+        """The pools for a request. Raises `Malformed` if that is up to labels nobody knows."""
+        picky = choosy(self.pools, wanted) if self.unlabelled else ()
+        if picky:
+            raise Malformed(
+                f"{self.unlabelled}: so nobody knows which labels node {self.node} has, by which "
+                f"pools choose (nodeSelector): {described(picky)}"
+            )
+        return eligible(self.pools, wanted)
 
     def pick_address(
         self, address: IPAddress, owner: Owner, gone: OwnerGone, use: str = WORKLOAD
@@ -152,8 +171,11 @@ class Allocator:
                 f"{address} is in block {cidr} of {block.affinity} and affinity is strict"
             )
         ordinal = block.ordinal(address)
-        evicted = "" if ordinal in block.unallocated else _evict(block, ordinal, owner, gone)
-        return Pick(pool, cidr, ordinal, address, evicted)
+        if ordinal not in block.unallocated:
+            return Pick(pool, cidr, ordinal, address, _evict(block, ordinal, owner, gone))
+        if self._is_heavy(block):
+            raise NoFreeAddresses(f"{address} is not given: {self._too_long(cidr)}")
+        return Pick(pool, cidr, ordinal, address)
 
     def _block(self, cidr: IPNetwork) -> Block | None:
         """A block with its rested ordinals free; one that is being deleted is left alone."""
@@ -165,7 +187,7 @@ class Allocator:
     def _rested(self, block: Block) -> Block:
         return blocks.expire_cooldown(block, now=self.now, cooldown=self.config.cooldown_seconds)
 
-    def _own(self, pools: Sequence[Pool]) -> tuple[list[IPNetwork], list[IPNetwork]]:
+    def _own(self, pools: Sequence[Pool]) -> tuple[dict[IPNetwork, Pool], dict[IPNetwork, Pool]]:
         """Blocks this node owns in some pools, and claims it may finish; in pool order."""
         found: dict[Standing, list[IPNetwork]] = {kind: [] for kind in Standing}
         for key in self.tx.affinities(self.node):
@@ -186,37 +208,55 @@ class Allocator:
 
     def _consider(self, key: AffinityKey) -> None:
         """Give an affinity up whose pool is gone or has other nodes, if its block is empty."""
-        if self.broken or serves(key.cidr, self.pools, self.labels):
+        if self.broken or self.unlabelled or serves(key.cidr, self.pools, self.labels):
             return
         block = self._block(key.cidr)
         if block is None or (block.node == self.node and blocks.is_empty(block)):
             self.tidy.append(key)
 
     def _first_free(self, plan: Plan, lan: Lan | None) -> Pick | None:
-        for cidr in plan.owned:
+        for cidr, pool in plan.owned.items():
             stored = self.tx.glance(BlockKey(cidr), Block)
             if stored is None or stored.deleted or plan.full.get(cidr) is stored:
                 continue
-            if pick := self._pick_in(plan.pools, self._rested(stored), lan):
+            if pick := self._pick_in(pool, self._rested(stored), lan):
                 return pick
             plan.full[cidr] = stored
         return None
 
-    def _pick_in(self, pools: Sequence[Pool], block: Block, lan: Lan | None) -> Pick | None:
-        pool = pool_of(pools, block.cidr)
+    def _pick_in(self, pool: Pool | None, block: Block, lan: Lan | None) -> Pick | None:
         if pool is None:
             return None
-        for ordinal in blocks.free_ordinals(block, self.reservations.covers):
+        for ordinal in blocks.free_ordinals(block, self.reservations.rule):
             address = block.address(ordinal)
             if lan is None or not lan.spares(address, block.cidr, pool.cidr):
-                return Pick(pool, block.cidr, ordinal, address)
+                heavy = self._is_heavy(block)
+                return None if heavy else Pick(pool, block.cidr, ordinal, address)
         return None
+
+    def _is_heavy(self, block: Block) -> bool:
+        """Whether a block's text is too long for another address (`room`), free as some are.
+
+        What others of a batch write counts only beside a block that is long itself: where all of
+        them are together too long, each goes on alone.
+        """
+        if is_light([block, *self._read(block.cidr, self.chosen)]):
+            return False
+        if is_heavy(block, self._read(block.cidr, [*self.tx.staged_blocks(), *self.chosen])):
+            self.heavy[block.cidr] = size_of(block)
+            return True
+        return False
+
+    def _read(self, but: IPNetwork, cidrs: Iterable[IPNetwork]) -> list[Block]:
+        """Blocks that are written beside one."""
+        found = (self.tx.glance(BlockKey(one), Block) for one in {*cidrs} - {but})
+        return [block for block in found if block is not None]
 
     def _fresh(
         self,
         pools: Sequence[Pool],
-        owned: Sequence[IPNetwork],
-        unfinished: Sequence[IPNetwork],
+        owned: Collection[IPNetwork],
+        unfinished: Collection[IPNetwork],
     ) -> Claim | None:
         """A place where no block is: found by the names of those that are, not by their values."""
         if not self._may_claim(owned):
@@ -246,13 +286,13 @@ class Allocator:
         return _readable(self.tx, AffinityKey(self.node, cidr))
 
     def _search(
-        self, pools: Sequence[Pool], owned: Sequence[IPNetwork], lan: Lan | None
+        self, pools: Sequence[Pool], owned: Collection[IPNetwork], lan: Lan | None
     ) -> Pick | Claim | None:
         """Look at every block: for one of this node without an affinity, for one that may be taken
         over, and only then for one to borrow from."""
         borrowed: Pick | None = None
         for block in self._others(pools):
-            pick = self._pick_in(pools, block, lan)
+            pick = self._pick_in(pool_of(pools, block.cidr), block, lan)
             if pick is not None and block.node == self.node and block.cidr not in owned:
                 return pick
             if self._may_claim(owned) and (claim := self._take_over(pools, block)):
@@ -265,7 +305,7 @@ class Allocator:
         self.unreadable.clear()
         cidrs = self.tx.block_names(pools[0].cidr.version)
         turn = rules.fnv1(self.node) % len(cidrs) if cidrs else 0
-        for found in self.tx.scan(_by_pool(pools, cidrs[turn:] + cidrs[:turn])):
+        for found in self.tx.scan(tuple(_by_pool(pools, cidrs[turn:] + cidrs[:turn]))):
             if isinstance(found, Malformed):
                 self.unreadable.append(str(found))
             elif not found.deleted:
@@ -282,13 +322,13 @@ class Allocator:
             loser = None  # it stays, and is never trusted
         return Claim(pool, blocks.claim_for(block, self.node, self.now), loser)
 
-    def _may_claim(self, owned: Sequence[IPNetwork]) -> bool:
+    def _may_claim(self, owned: Collection[IPNetwork]) -> bool:
         return self.config.auto_allocate_blocks and not self._at_limit(owned)
 
-    def _at_limit(self, owned: Sequence[IPNetwork]) -> bool:
+    def _at_limit(self, owned: Collection[IPNetwork]) -> bool:
         return len(owned) >= rules.block_limit(self.config)
 
-    def _exhausted(self, version: int, pools: Sequence[Pool], owned: Sequence[IPNetwork]) -> str:
+    def _exhausted(self, version: int, pools: Sequence[Pool], owned: Collection[IPNetwork]) -> str:
         why = [f"no free IPv{version} address for node {self.node} in pools {described(pools)}"]
         if not self.config.auto_allocate_blocks:
             why.append("new blocks are not allocated automatically")
@@ -305,8 +345,17 @@ class Allocator:
         ]
         if odd:
             why.append(f"blocks of another size are in the way: {', '.join(odd)}")
+        why += map(self._too_long, self.heavy)
         why += [f"not readable: {name}" for name in self.unreadable]
         return "; ".join(why) + self._unread()
+
+    def _too_long(self, cidr: IPNetwork) -> str:
+        size = self.heavy[cidr]
+        much = "as much as" if size > FULL else "and with the blocks written beside it more than"
+        return (
+            f"block {cidr} has {size} bytes, {much} the datastore takes in one request, so none of "
+            "it is given any more (smaller blocks, in a new pool, are not full)"
+        )
 
     def _unread(self) -> str:
         return "".join(f"; not readable: {reason}" for reason in self.broken)
@@ -341,7 +390,7 @@ def stage_picks(
     counts = dict(handle.blocks) if handle else {}
     for pick in picks:
         counts[pick.cidr] = counts.get(pick.cidr, 0) + 1
-    set_counts(tx, handle_id, counts)
+    set_counts(tx, handle_id, handle, counts)
     for pick in picks:
         block = tx.block(pick.cidr)
         if block is None:
@@ -362,14 +411,18 @@ def stage_confirmations(tx: Transaction, node: str, cidrs: Iterable[IPNetwork]) 
 
     One that cannot be read stays so: it is only an index.
     """
-    for cidr in cidrs:
-        block, key = tx.block(cidr), AffinityKey(node, cidr)
-        if block is None or block.node != node or not _readable(tx, key):
-            continue
-        stored = tx.affinity(key)
-        if stored is None or stored.state is not AffinityState.CONFIRMED:
-            wanted = replace(stored or BlockAffinity(), state=AffinityState.CONFIRMED)
-            tx.put(key, wanted)
+    for cidr in cidrs:  # each once, as long as no other claims are staged
+        tx.noted(("confirmed", cidr, tx.claims), partial(_confirm, tx, node, cidr))
+
+
+def _confirm(tx: Transaction, node: str, cidr: IPNetwork) -> None:
+    block, key = tx.block(cidr), AffinityKey(node, cidr)
+    if block is None or block.node != node or not _readable(tx, key):
+        return
+    stored = tx.affinity(key)
+    if stored is None or stored.state is not AffinityState.CONFIRMED:
+        wanted = replace(stored or BlockAffinity(), state=AffinityState.CONFIRMED)
+        tx.put(key, wanted)
 
 
 def _readable(tx: Transaction, key: AffinityKey) -> bool:
@@ -386,7 +439,7 @@ def _uncount(tx: Transaction, handle_id: str, cidr: IPNetwork) -> None:
     if handle is not None:
         counts = dict(handle.blocks)
         counts[cidr] = counts.get(cidr, 0) - 1
-        set_counts(tx, handle_id, counts)
+        set_counts(tx, handle_id, handle, counts)
 
 
 def _evict(block: Block, ordinal: int, owner: Owner, gone: OwnerGone) -> str:
@@ -406,7 +459,6 @@ def _evict(block: Block, ordinal: int, owner: Owner, gone: OwnerGone) -> str:
     return attribute.handle_id
 
 
-def _by_pool(pools: Sequence[Pool], cidrs: Iterable[IPNetwork]) -> list[IPNetwork]:
-    """CIDRs that lie in some pools, those of the first pool first, else in the order given."""
-    cidrs = tuple(cidrs)
-    return [cidr for pool in pools for cidr in cidrs if pool_of([pool], cidr) is not None]
+def _by_pool(pools: Sequence[Pool], cidrs: Collection[IPNetwork]) -> dict[IPNetwork, Pool]:
+    """Blocks of some pools with their pool, those of the first pool first, else in that order."""
+    return {cidr: pool for pool in pools for cidr in cidrs if pool.has(cidr)}

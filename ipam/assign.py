@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from libtortie.errors import Malformed
 from libtortie.model.ipam import IPAddress, Owner
 from libtortie.model.keys import AffinityKey
 
@@ -52,7 +53,8 @@ class Assignment:
         found = holdings(tx, self.handle_id)
         if heal(tx, found):
             return AGAIN
-        vm.change_owners(tx, found, self.change)
+        if found.held and not vm.change_owners(tx, found, self.change):
+            return AGAIN
         missing = missing_families(found, self.want)
         picks = self._give(tx, missing) if missing else ()
         if picks is None:
@@ -75,8 +77,7 @@ class Assignment:
             if item.address in self.picked
             and ownership.same_sandbox(item.attribute.active, self.owner)
         ]
-        vm.stage_release(tx, found, ours, now=self.now())
-        return None
+        return None if vm.stage_release(tx, found, ours, now=self.now()) else AGAIN
 
     def _given(self, pick: Pick) -> Allocation:
         return Allocation(pick.address, self.handle_id, dict(self.owner), {}, pick.cidr)
@@ -84,7 +85,10 @@ class Assignment:
     def _give(self, tx: Transaction, versions: Iterable[int]) -> Sequence[Pick] | None:
         """Stage an address of each family, or else (None) the claims that have to come first."""
         allocator = tx.noted("allocator", lambda: self._allocator(tx))
-        decisions = [self._pick(allocator, version) for version in versions]
+        decisions: list[Pick | Claim] = []
+        for version in versions:
+            allocator.chosen = [one.cidr for one in decisions if isinstance(one, Pick)]
+            decisions.append(self._pick(allocator, version))
         self.tidy, allocator.tidy = allocator.tidy, []
         picks = [decision for decision in decisions if isinstance(decision, Pick)]
         if len(picks) < len(decisions):
@@ -102,9 +106,21 @@ class Assignment:
 
     def _allocator(self, tx: Transaction) -> Allocator:
         pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do
-        labels = read_node_labels(tx, self.node, self.node_labels)
+        labels, unlabelled = self.node_labels, ""
+        try:
+            labels = read_node_labels(tx, self.node, self.node_labels)
+        except Malformed as error:  # a trouble only where a pool chooses its nodes
+            unlabelled = str(error)
         return Allocator(
-            tx, self.node, self.now(), read_config(tx), pools, read_reservations(tx), broken, labels
+            tx,
+            self.node,
+            self.now(),
+            read_config(tx),
+            pools,
+            read_reservations(tx),
+            broken,
+            labels,
+            unlabelled,
         )
 
     def _pick(self, allocator: Allocator, version: int) -> Pick | Claim:

@@ -4,7 +4,11 @@ The first caller leads: it takes all that wait, lets each decide over one transa
 each sees what the others staged, commits once and hands out the results. There is no thread of
 its own: whoever waits next leads next. A leader who knows of a crowd (the callers of the last
 batch, and those that came meanwhile) waits a moment for it: else those that are just being served
-would form two halves that take turns. Who is by himself never waits.
+would form two halves that take turns. Who completes the crowd leads in his place, awake as he is.
+Who is by himself never waits.
+
+Those that were served wake each other, a few abreast: all at once would only wait again, for the
+interpreter's lock.
 
 First everybody decides on what is remembered, then, whoever that did not serve, on fresh reads.
 An outcome counts only if the commit validated it (`transaction`); what is not one (an error, a
@@ -19,6 +23,7 @@ nothing held. No decision may block on anything but the store.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -39,6 +44,8 @@ MOST_OPERATIONS = 32
 """Of one batch: each takes a few keys of those that one commit may have."""
 LINGER = 0.001
 """Seconds a leader waits for a crowd that may have gone."""
+ABREAST = 2
+"""Threads of a batch that are woken at once."""
 MOST_KEYS = 128
 """Of one commit, as etcd has it."""
 
@@ -81,8 +88,9 @@ Verdict = Done[object] | Raised | Alone
 class _Ticket:
     """An operation in the queue.
 
-    `called` is released when it has a verdict, is to lead, or has lingered enough as a leader.
-    `led` is the batch that it took, as a leader.
+    `called` is released when it has a verdict or is to lead. `led` are those that it took, as a
+    leader: more than one batch if it was called to lead while another served it. `row` are those
+    of its batch that nobody has woken yet. `gone`: nobody has to.
     """
 
     operation: Operation[object]
@@ -90,6 +98,8 @@ class _Ticket:
     verdict: Verdict | None = None
     lingers: bool = False
     led: Sequence[_Ticket] = ()
+    row: deque[_Ticket] | None = None
+    gone: bool = False
 
 
 class Batches:
@@ -115,61 +125,96 @@ class Batches:
         try:
             if not self._enter(ticket):
                 ticket.called.acquire()
-            if ticket.verdict is None:
+            while ticket.verdict is None:
                 self._lead(ticket)
         finally:
-            if ticket.verdict is None or ticket.led:
-                self._leave(ticket)
+            self._certainly_leave(ticket)
         return cast("Done[T] | Raised | Alone", ticket.verdict)
 
     def _enter(self, ticket: _Ticket) -> bool:
         """Join the queue; True for who has to lead."""
         with self._queue_lock:
             self._waiting.append(ticket)
-            if self._leader is None:
+            leader = self._leader
+            if leader is None:
                 self._leader = ticket
-            elif len(self._waiting) == self._crowd and self._leader.lingers:
-                self._leader.lingers = False
-                self._leader.called.release()
+            elif leader.lingers and len(self._waiting) >= self._crowd:
+                leader.lingers = False
+                self._leader = ticket
             return self._leader is ticket
 
     def _lead(self, leader: _Ticket) -> None:
-        """Serve a batch, one's own operation first."""
-        self._await_crowd(leader)
+        """Serve a batch, one's own operation among it, unless another came to lead."""
+        if not self._await_crowd(leader):
+            return
         with self._lock:
             with self._queue_lock:
-                leader.led = self._waiting[:MOST_OPERATIONS]
+                batch = self._waiting[:MOST_OPERATIONS]
+                leader.led = (*leader.led, *batch)
                 del self._waiting[:MOST_OPERATIONS]
-            self._serve(leader.led)
+            self._serve(batch)
+
+    def _certainly_leave(self, ticket: _Ticket) -> None:
+        """Leave, whatever interrupts: then again, by way of what may be done more than once."""
+        try:
+            self._leave(ticket)
+        except BaseException:
+            while True:
+                try:
+                    self._break_up(ticket)
+                    break
+                except BaseException:  # it is the first that is raised
+                    continue
+            raise
+
+    def _break_up(self, ticket: _Ticket) -> None:
+        """Leave without knowing how far one came: who may be waiting for this one is called."""
+        with self._queue_lock:
+            ticket.gone = True
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            _settle(ticket)
+            for one in (*ticket.led, *(ticket.row or ())):
+                if not one.gone:
+                    _call(one)
+            if self._waiting:
+                self._leader = self._waiting[0]  # it may lead beside another: that takes turns
+                _call(self._leader)
+            elif self._leader is ticket:
+                self._leader = None
 
     def _leave(self, ticket: _Ticket) -> None:
-        """Let the next one lead, and tell those that were led.
+        """Let the next one lead, and those be woken that were led.
 
         Also for who was interrupted, wherever he was: nobody may wait for one that is gone.
         """
         with self._queue_lock:
+            ticket.gone = True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
             if ticket.led:
                 self._crowd = min(len(ticket.led) + len(self._waiting), MOST_OPERATIONS)
+                _line_up(ticket)
             if self._leader is ticket:
                 self._leader = self._waiting[0] if self._waiting else None
                 if self._leader is not None:
-                    self._leader.called.release()
-        for one in ticket.led:
-            if one.verdict is None:  # the leader was killed: nobody knows how far it came
-                one.operation.progress.uncertain = True
-                one.verdict = Alone()
-            if one is not ticket:
-                one.called.release()
+                    _call(self._leader)
+            if ticket.row:
+                for _ in range(ABREAST if ticket.led else 1):
+                    _wake(ticket.row)
 
-    def _await_crowd(self, leader: _Ticket) -> None:
+    def _await_crowd(self, leader: _Ticket) -> bool:
+        """Linger for who may come; False for who was called meanwhile, served or to lead anew."""
         with self._queue_lock:
-            leader.lingers = len(self._waiting) < self._crowd
-        if leader.lingers:
-            leader.called.acquire(timeout=LINGER)
-            with self._queue_lock:
-                leader.lingers = False
+            lingers = leader.lingers = len(self._waiting) < self._crowd
+        if not lingers:
+            return True
+        called = leader.called.acquire(timeout=LINGER)
+        with self._queue_lock:
+            leads, leader.lingers = leader.lingers, False
+        if not leads and not called:
+            leader.called.acquire()
+        return leads
 
     def _serve(self, batch: Sequence[_Ticket]) -> None:
         for recall in (True, False):
@@ -178,6 +223,34 @@ class Batches:
                 _Round(Transaction(self._store, self._cache, recall=recall), left).play(self._node)
         for ticket in batch:
             ticket.verdict = ticket.verdict or Alone()
+
+
+def _line_up(leader: _Ticket) -> None:
+    """Have those of a batch wake each other: whoever goes, for whatever reason, wakes one."""
+    _settle(leader)
+    row = deque[_Ticket]() if leader.row is None else leader.row  # who is led by another, too
+    row.extend(one for one in leader.led if not one.gone)
+    for one in (leader, *row):
+        one.row = row
+
+
+def _settle(leader: _Ticket) -> None:
+    """Send those home that a leader has not served: nobody knows how far it came."""
+    for one in leader.led:
+        if one.verdict is None:
+            one.operation.progress.uncertain = True
+            one.verdict = Alone()
+
+
+def _wake(row: deque[_Ticket]) -> None:
+    if row:
+        _call(row.popleft())
+
+
+def _call(ticket: _Ticket) -> None:
+    """Release who waits, or will; once more does nothing. With the queue's lock held."""
+    if ticket.called.locked():
+        ticket.called.release()
 
 
 @dataclass(slots=True)

@@ -17,6 +17,8 @@ from libtortie.model.ipam import Attribute, Block, IPAddress, Owner
 from libtortie.model.keys import IPNetwork
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBERS = 2**64
+"""Sequence numbers there are."""
 
 Reserved = Callable[[IPAddress], bool]
 
@@ -40,7 +42,7 @@ def new_block(cidr: IPNetwork, *, node: str | None, now: datetime) -> Block:
 
 def touch(block: Block) -> Block:
     """The same block one sequence number later: a writer that read the old one must fail."""
-    return replace(block, sequence_number=block.sequence_number + 1)
+    return replace(block, sequence_number=_after(block.sequence_number))
 
 
 def claim_for(block: Block, node: str, now: datetime) -> Block:
@@ -51,13 +53,15 @@ def claim_for(block: Block, node: str, now: datetime) -> Block:
 
 def free_ordinals(block: Block, reserved: Reserved = nothing_reserved) -> Iterator[int]:
     """Ordinals that may be assigned automatically, the one that was free longest first."""
+    if reserved is nothing_reserved:
+        return iter(block.unallocated)
     return (o for o in block.unallocated if not reserved(block.address(o)))
 
 
 def held_by(block: Block, handle_id: str) -> tuple[int, ...]:
     """Ordinals a handle holds, in order."""
-    mine = [i for i, a in enumerate(block.attributes) if a.handle_id == handle_id]
-    mine = [i for i in mine if block.attributes[i].released_at is None]
+    attributes = enumerate(block.attributes)
+    mine = [i for i, a in attributes if a.handle_id == handle_id and a.released_at is None]
     if not mine:
         return ()
     if len(mine) == 1 and block.allocations.count(mine[0]) == 1:  # as a rule: in C's time
@@ -131,11 +135,12 @@ def expire_cooldown(block: Block, *, now: datetime, cooldown: int) -> Block:
             break
     else:
         return block  # nothing rests, as a rule: told at once
-    limit = whole_seconds(now) - timedelta(seconds=cooldown)
+    now = whole_seconds(now)
     rested = {
         i
         for i, a in enumerate(block.attributes)
-        if a.released_at is not None and (a.released_at < limit or cooldown <= 0)
+        if a.released_at is not None
+        and (cooldown <= 0 or (now - a.released_at).total_seconds() > cooldown)
     }
     if not rested:
         return block
@@ -162,19 +167,26 @@ def whole_seconds(moment: datetime) -> datetime:
 
 def _nanoseconds(moment: datetime) -> int:
     delta = moment.astimezone(UTC) - _EPOCH
-    return (delta // timedelta(microseconds=1)) * 1000
+    return (delta // timedelta(microseconds=1)) * 1000 % _NUMBERS
+
+
+def _after(number: int) -> int:
+    """The sequence number after one: it begins again after the last, as Calico's does."""
+    return (number + 1) % _NUMBERS
 
 
 def _give(block: Block, ordinals: Sequence[int], attribute: Attribute) -> Block:
-    gone = set(ordinals)
     allocations, attributes = _repointed(block, dict.fromkeys(ordinals, attribute))
+    unallocated = list(block.unallocated)
+    for ordinal in ordinals:
+        unallocated.remove(ordinal)  # of the first, as a rule: told at once
     return _with(
         block,
         allocations,
         attributes,
-        unallocated=[o for o in block.unallocated if o not in gone],
+        unallocated=unallocated,
         numbers={**block.sequence_numbers, **dict.fromkeys(ordinals, block.sequence_number)},
-        sequence_number=block.sequence_number + 1,
+        sequence_number=_after(block.sequence_number),
     )
 
 
@@ -190,7 +202,7 @@ def _free(block: Block, ordinals: Sequence[int], *, touched: bool = False) -> Bl
         attributes,
         unallocated=(*block.unallocated, *ordinals),
         numbers=numbers,
-        sequence_number=block.sequence_number + touched,
+        sequence_number=_after(block.sequence_number) if touched else block.sequence_number,
     )
 
 
@@ -252,6 +264,6 @@ def _compacted(
     used.discard(None)
     if len(used) == len(attributes):
         return allocations, attributes
-    kept = [i for i in range(len(attributes)) if i in used]
+    kept = sorted(index for index in used if index is not None)
     renumbered: dict[int | None, int] = dict(zip(kept, range(len(kept)), strict=True))
-    return list(map(renumbered.get, allocations)), [attributes[i] for i in kept]
+    return list(map(renumbered.get, allocations)), [attributes[index] for index in kept]

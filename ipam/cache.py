@@ -3,7 +3,8 @@
 It promises nothing about freshness: whoever decides on something remembered must have the commit
 validate it (`transaction`), so a stale entry costs a round trip and never an address. Therefore
 nothing has to be watched, and no thread, stream or silence of a peer is part of it. It is filled
-by fresh reads and by the client's own commits, and emptied by a commit that failed.
+by fresh reads and by the client's own commits, and emptied by a commit that failed. All of it is
+void once the store is found put back to a backup.
 
 It is bounded, whatever the cluster's size: the settings, this node's own affinities, and the
 blocks and handles used last. It never remembers all blocks or all handles.
@@ -48,6 +49,7 @@ class Cache:
     def __init__(self, node: str) -> None:
         self._own = Affinities(node)
         self._lock = threading.Lock()
+        self._era = 0
         self._blocks: _Recent[Key, Record | None] = _Recent(BLOCKS)
         self._handles: _Recent[Key, Record | None] = _Recent(HANDLES)
         self._others: _Recent[Key, Record | None] = _Recent(SETTINGS)
@@ -74,18 +76,34 @@ class Cache:
                 self._made[make] = last
         return cast(T, last[1])
 
-    def learn(self, key: Key, record: Record | None) -> None:
-        """A key was read, or written by a commit of ours; None: it is absent."""
-        with self._lock:
-            if isinstance(key, AffinityKey):
-                self._amend(key, record)
-            else:
-                self._shelf(key).put(key, record)
+    def enter(self, era: int) -> None:
+        """Forget everything if the store was put back since: in an era, `Datastore.rewinds`."""
+        if era != self._era:
+            with self._lock:
+                self._era = era
+                self._blocks, self._handles = _Recent(BLOCKS), _Recent(HANDLES)
+                self._others, self._listings = _Recent(SETTINGS), {}
 
-    def learn_listing(self, scope: Scope, listing: Listing) -> None:
-        """A scope was read: only small ones may be."""
+    def learn(self, key: Key, record: Record | None, era: int = 0) -> None:
+        """A key was read, in an era; None: it is absent."""
+        self.learn_all([(key, record)], era)
+
+    def learn_all(self, found: Iterable[tuple[Key, Record | None]], era: int = 0) -> None:
+        """Keys were read, or written by a commit of ours, in an era."""
         with self._lock:
-            self._listings[scope] = listing
+            if era != self._era:
+                return
+            for key, record in found:
+                if isinstance(key, AffinityKey):
+                    self._amend(key, record)
+                else:
+                    self._shelf(key).put(key, record)
+
+    def learn_listing(self, scope: Scope, listing: Listing, era: int = 0) -> None:
+        """A scope was read, in an era: only small ones may be."""
+        with self._lock:
+            if era == self._era:
+                self._listings[scope] = listing
 
     def forget(self, keys: Iterable[Key], scopes: Iterable[Scope]) -> None:
         """These may have changed."""
@@ -98,13 +116,9 @@ class Cache:
                 self._listings.pop(scope, None)
 
     def _shelf(self, key: Key) -> _Recent[Key, Record | None]:
-        match key:
-            case BlockKey():
-                return self._blocks
-            case HandleKey():
-                return self._handles
-            case _:
-                return self._others
+        if isinstance(key, HandleKey):
+            return self._handles
+        return self._blocks if isinstance(key, BlockKey) else self._others
 
     def _amend(self, key: AffinityKey, record: Record | None) -> None:
         """One of this node's affinities in their listing, whose revision stays: nobody uses it."""
@@ -125,9 +139,11 @@ class _Recent(Generic[K, V]):
         self._entries: dict[K, V] = {}
 
     def get(self, key: K) -> V | Literal[Unknown.UNKNOWN]:
-        if key not in self._entries:
+        try:
+            value = self._entries.pop(key)
+        except KeyError:
             return UNKNOWN
-        value = self._entries[key] = self._entries.pop(key)
+        self._entries[key] = value
         return value
 
     def put(self, key: K, value: V) -> None:

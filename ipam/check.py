@@ -18,13 +18,11 @@ from itertools import chain
 from libtortie.kube.objects import LAUNCHER_PREFIX
 from libtortie.model.ipam import Block, IPAddress, Owner
 from libtortie.model.keys import IPNetwork
-from libtortie.model.names import ANNOTATION_VMI_NAME
-from libtortie.model.resources import WorkloadEndpoint
 
 from .gc import Opinions
 from .gc_addresses import owner_of
 from .gc_claims import Flaw
-from .gc_cluster import addresses
+from .gc_endpoints import Endpoint
 from .gc_inventory import Allocated, Inventory
 from .gc_verdicts import Opinion, Subject, Unknown
 from .ownership import Owners, is_pod
@@ -122,7 +120,7 @@ def users_of(seen: Opinions) -> Users:
     found: dict[IPAddress, list[User]] = {}
     for endpoint in seen.inventory.endpoints:
         user = _workload(endpoint, seen)
-        for address in dict.fromkeys(addresses(endpoint.spec.ip_networks)):
+        for address in dict.fromkeys(endpoint.addresses):
             found.setdefault(address, []).append(user)
     for address, nodes in seen.cluster.tunnels.items():
         users = [User(f"Node tunnel ({node})", node) for node in sorted(nodes)]
@@ -245,15 +243,14 @@ def _place(cidr: IPNetwork) -> tuple[int, int, int]:
     return cidr.version, int(cidr.network_address), cidr.prefixlen
 
 
-def _workload(endpoint: WorkloadEndpoint, seen: Opinions) -> User:
-    spec, space, pods = endpoint.spec, endpoint.metadata.namespace, seen.cluster.pods
-    workload = f"{space}/{spec.pod}" if spec.pod else spec.workload or endpoint.metadata.name
-    pod = None if isinstance(pods, Unknown) else pods.get((space, spec.pod))
-    gone = bool(spec.pod) and not isinstance(pods, Unknown) and (pod is None or pod.finished)
+def _workload(endpoint: Endpoint, seen: Opinions) -> User:
+    space, name, pods = endpoint.namespace, endpoint.pod, seen.cluster.pods
+    workload = f"{space}/{name}" if name else endpoint.workload or endpoint.name
+    pod = None if isinstance(pods, Unknown) else pods.get((space, name))
+    gone = bool(name) and not isinstance(pods, Unknown) and (pod is None or pod.finished)
     note = ", which is gone" if gone else ""
-    name = f"Workload ({spec.node}/{workload}){note}"
-    vm = endpoint.metadata.annotations.get(ANNOTATION_VMI_NAME, "")
-    return User(name, spec.node, space, spec.pod, gone, vm)
+    who = f"Workload ({endpoint.node}/{workload}){note}"
+    return User(who, endpoint.node, space, name, gone, endpoint.vm)
 
 
 def _in_pool(address: IPAddress, inventory: Inventory) -> bool:

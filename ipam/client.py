@@ -241,17 +241,20 @@ class IPAMClient:
     def release(self, handle_id: str) -> tuple[IPAddress, ...]:
         """Free everything a handle holds and return it; () for an unknown handle."""
         freed: dict[IPAddress, None] = {}
-        progress = Progress()
+        progress, begun = Progress(), False
 
         def decide(tx: Transaction) -> tuple[IPAddress, ...] | Again:
+            nonlocal begun
             require_ready(tx)
             found = holdings(tx, handle_id)
             if heal(tx, found):
                 return AGAIN
-            if not progress.uncertain:
+            if not progress.uncertain and not begun:
                 freed.clear()  # what an attempt wanted to free that certainly did not
             freed.update(dict.fromkeys(item.address for item in found.held))
-            vm.stage_release(tx, found, found.held, now=self._now())
+            if not vm.stage_release(tx, found, found.held, now=self._now()):
+                begun = True
+                return AGAIN
             return tuple(freed)
 
         return self._run(Operation(f"release {handle_id}", Reads(handle_id), decide, progress))

@@ -9,23 +9,26 @@ believes the latter two. "Not found" is an answer only if it names the object (`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address
+from sys import intern
 from typing import Any, TypeVar
 
-from libtortie.errors import NotFound, TortieError, first_line
+from libtortie.errors import Compacted, NotFound, TortieError, first_line
 from libtortie.kube.objects import KubeNode, KubeObject, Pod
 from libtortie.kube.port import KubeReader, NotServed
 from libtortie.model.ipam import IPAddress
-from libtortie.model.names import ANNOTATION_POD_UID, ORCHESTRATOR_K8S
-from libtortie.model.resources import Node, WorkloadEndpoint
+from libtortie.model.names import ORCHESTRATOR_K8S
+from libtortie.model.resources import Node
 
+from .gc_endpoints import Endpoint, addresses
 from .gc_inventory import NODES, Inventory
 from .gc_stranger import BELIEVED, nodes_of, pods_of, unknown_nodes, unknown_pods
 from .gc_verdicts import Span, Unknown
 
 T = TypeVar("T", bound=KubeObject)
+V = TypeVar("V")
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -40,11 +43,11 @@ _STATIC_UID = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
 class PodFacts:
     """What is known of one pod. `addresses` and `containers` are what API and endpoint report."""
 
-    uids: frozenset[str]
+    uids: tuple[str, ...]
     nodes: frozenset[str]
     finished: bool = False
-    addresses: frozenset[IPAddress] = frozenset()
-    containers: frozenset[str] = frozenset()
+    addresses: tuple[IPAddress, ...] = ()
+    containers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,15 @@ class Cluster:
 class Names:
     """Which endpoints a pod has, and what its node is called in the datastore."""
 
-    endpoints: Mapping[PodName, tuple[WorkloadEndpoint, ...]]
+    endpoints: Mapping[PodName, tuple[Endpoint, ...]]
     nodes: Mapping[str, frozenset[str]]
+    _known: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def nodes_of(self, node: str) -> frozenset[str]:
+        """What a pod's node is called, there and here; the same object for all of its pods."""
+        if node not in self._known:
+            self._known[node] = frozenset({node, *self.nodes.get(node, ())} - {""})
+        return self._known[node]
 
 
 def observe_cluster(
@@ -80,16 +90,14 @@ def observe_cluster(
     """
     began = monotonic()
     kube_nodes = listed(kube, KubeNode, trust_empty=trust_empty)
-    pods = listed(kube, Pod, trust_empty=trust_empty)
     names = names_in(inventory)
+    pods = _pods(kube, names, trust_empty=trust_empty)
     stranger = None if trust_empty else _stranger(inventory, names, kube_nodes, pods)
     if stranger is not None:
         kube_nodes = pods = stranger
     return Cluster(
         span=Span(began, monotonic()),
-        pods=pods
-        if isinstance(pods, Unknown)
-        else {(p.metadata.namespace, p.metadata.name): pod_facts(p, names) for p in pods},
+        pods=pods,
         nodes=_living_nodes(inventory, kube_nodes, trust_empty=trust_empty),
         stranger=stranger,
         tunnels=tunnels(inventory.nodes.values()),
@@ -100,7 +108,7 @@ def _stranger(
     inventory: Inventory,
     names: Names,
     kube_nodes: tuple[KubeNode, ...] | Unknown,
-    pods: tuple[Pod, ...] | Unknown,
+    pods: Mapping[PodName, PodFacts] | Unknown,
 ) -> Unknown | None:
     """Why the API is taken for another cluster's, if it is."""
     reason = ""
@@ -108,7 +116,7 @@ def _stranger(
         ours = nodes_of(inventory) | inventory.nodes.keys() | names.nodes.keys()
         reason = unknown_nodes(ours, {one.metadata.name for one in kube_nodes})
     if not (reason or isinstance(pods, Unknown)):
-        theirs = {(p.metadata.namespace, p.metadata.name): _uids(p) for p in pods}
+        theirs = {name: pod.uids for name, pod in pods.items()}
         reason = unknown_pods(pods_of(inventory), theirs)
     return Unknown(reason) if reason else None
 
@@ -118,24 +126,59 @@ def listed(kube: KubeReader | None, kind: type[T], *, trust_empty: bool) -> tupl
     if kube is None:
         return NO_API
     objects = complete(kube, kind)
-    if objects == () and not trust_empty:
-        return Unknown(f"the API lists no {kind.api.plural} at all {BELIEVED}")
-    return objects
+    return _empty(kind) if objects == () and not trust_empty else objects
+
+
+def _empty(kind: type[KubeObject]) -> Unknown:
+    return Unknown(f"the API lists no {kind.api.plural} at all {BELIEVED}")
+
+
+def _pods(
+    kube: KubeReader | None, names: Names, *, trust_empty: bool
+) -> Mapping[PodName, PodFacts] | Unknown:
+    """What there is to know of every pod, if their list is complete and may be believed."""
+    if kube is None:
+        return NO_API
+
+    def made(pod: Pod) -> tuple[PodName, PodFacts]:
+        return (intern(pod.metadata.namespace), pod.metadata.name), pod_facts(pod, names)
+
+    found = _each(kube, Pod, "", made)
+    if isinstance(found, Unknown):
+        return found
+    return dict(found) if found or trust_empty else _empty(Pod)
 
 
 def complete(kube: KubeReader, kind: type[T], namespace: str = "") -> tuple[T, ...] | Unknown:
     """Every object of a kind (in a namespace), if the list is complete."""
+    found = _each(kube, kind, namespace, lambda one: one)
+    return found if isinstance(found, Unknown) else tuple(found)
+
+
+def _each(
+    kube: KubeReader, kind: type[T], namespace: str, make: Callable[[T], V]
+) -> list[V] | Unknown:
+    """What is made of every object of a kind, never all of them in memory."""
     try:
-        objects, version = kube.list(kind, namespace)
+        try:
+            return _made(kube.pages(kind, namespace), make)
+        except Compacted:  # the pages' state is gone meanwhile: all at once
+            return _made([kube.list(kind, namespace)], make)
     except NotFound:
         return Unknown("the kind is not served")
     except TortieError as error:
         return Unknown(first_line(error))
-    if version in ("", "0"):
-        return Unknown("the list has no version: the server had not read its store")
-    if not all(one.metadata.uid for one in objects):
-        return Unknown("the list has an object without a UID")
-    return objects
+
+
+def _made(pages: Iterable[tuple[tuple[T, ...], str]], make: Callable[[T], V]) -> list[V] | Unknown:
+    found: list[V] = []
+    for objects, version in pages:
+        if version in ("", "0"):
+            return Unknown("the list has no version: the server had not read its store")
+        if not all(one.metadata.uid for one in objects):
+            return Unknown("the list has an object without a UID")
+        found += map(make, objects)
+    return found
 
 
 def ask(
@@ -167,10 +210,10 @@ def without_witness(kube: KubeReader | None, node: str) -> Unknown | None:
 
 def names_in(inventory: Inventory) -> Names:
     """What the datastore says about pods and nodes of the API."""
-    endpoints: dict[PodName, list[WorkloadEndpoint]] = defaultdict(list)
+    endpoints: dict[PodName, list[Endpoint]] = defaultdict(list)
     for endpoint in inventory.endpoints:
-        if endpoint.spec.pod and endpoint.spec.orchestrator in ("", ORCHESTRATOR_K8S):
-            endpoints[endpoint.metadata.namespace, endpoint.spec.pod].append(endpoint)
+        if endpoint.pod and endpoint.kubernetes:
+            endpoints[endpoint.namespace, endpoint.pod].append(endpoint)
     aliases: dict[str, set[str]] = defaultdict(set)
     for name, node in inventory.nodes.items():
         aliases[kube_name(node) or name].add(name)
@@ -184,36 +227,24 @@ def pod_facts(pod: Pod, names: Names) -> PodFacts:
     """What API and datastore report of a pod. An address that is none is left out."""
     meta, notes, uids = pod.metadata, pod.metadata.annotations, _uids(pod)
     node = pod.spec.node_name
-    nodes = frozenset({node, *names.nodes.get(node, ())}) if node else frozenset()
+    nodes = names.nodes_of(node)
     texts = [pod.status.pod_ip, *(one.ip for one in pod.status.pod_ips)]
     texts += [notes.get(_CALICO + "podIP", ""), *notes.get(_CALICO + "podIPs", "").split(",")]
+    found = [*addresses(texts)]
     containers = {notes.get(_CALICO + "containerID", "")}
     for endpoint in names.endpoints.get((meta.namespace, meta.name), ()):
-        theirs = endpoint.metadata.annotations.get(ANNOTATION_POD_UID, meta.uid)
-        if theirs in uids and (not nodes or endpoint.spec.node in nodes):
-            texts += endpoint.spec.ip_networks
-            containers.add(endpoint.spec.container_id)
-    return PodFacts(
-        uids, nodes, pod.finished, frozenset(addresses(texts)), frozenset(containers - {""})
-    )
+        theirs = endpoint.pod_uid or meta.uid
+        if theirs in uids and (not nodes or endpoint.node in nodes):
+            found += endpoint.addresses
+            containers.add(endpoint.container_id)
+    had = tuple(dict.fromkeys(found))
+    return PodFacts(uids, nodes, pod.finished, had, tuple(filter(None, containers)))
 
 
-def _uids(pod: Pod) -> frozenset[str]:
+def _uids(pod: Pod) -> tuple[str, ...]:
     """Every UID by which API or kubelet know a pod."""
     notes = (pod.metadata.annotations.get(key, "") for key in _STATIC_UID)
-    return frozenset(filter(None, (pod.metadata.uid, *notes)))
-
-
-def addresses(texts: Iterable[str]) -> Iterator[IPAddress]:
-    """The addresses in texts, with or without a prefix length; what is none is left out."""
-    for text in dict.fromkeys(map(str.strip, texts)):
-        try:
-            if "/" in text:
-                yield ip_interface(text).ip
-            elif text:
-                yield ip_address(text)  # by far the most, and several times as fast
-        except ValueError:
-            continue
+    return tuple(dict.fromkeys(filter(None, (pod.metadata.uid, *notes))))
 
 
 def tunnels(nodes: Iterable[Node]) -> dict[IPAddress, frozenset[str]]:

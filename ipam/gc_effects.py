@@ -8,7 +8,7 @@ effect whose answer was lost, or that was killed in the middle, is finished by i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from .attempts import AGAIN, Again, Attempts, Progress, Retry
 from .gc_claims import Claim, Flaw
 from .gc_cluster import kube_name
 from .gc_handles import HandleState
-from .holdings import Held, Holdings, heal, holdings, set_counts
+from .holdings import Held, Holdings, first_wrong, heal, holdings, set_counts
 from .settings import read_config, require_ready
 from .transaction import Transaction
 from .vm_handles import Piece, VMHandle, piece_of
@@ -66,17 +66,21 @@ class Means:
 
 def release_vm(means: Means, judged: VMHandle) -> bool:
     """Free all of a VM's addresses, if they are what was judged."""
+    begun = False
 
     def decide(tx: Transaction, progress: Progress) -> bool | Again:
+        nonlocal begun
         require_ready(tx)
         found = holdings(tx, judged.handle_id, also=[piece.cidr for piece in judged.pieces])
         if heal(tx, found):
             return AGAIN
         actual = tuple(piece for _, piece in _pieces(tx, found))
-        rest = progress.uncertain and all(piece in judged.pieces for piece in actual)
-        if actual != judged.pieces and not rest:
-            return False  # with `rest` an attempt of ours did some of it, and its answer was lost
-        vm.stage_release(tx, found, found.held, now=means.now())
+        ours = begun or progress.uncertain  # some of it may be done, by an attempt of ours
+        if actual != judged.pieces and not (ours and all(one in judged.pieces for one in actual)):
+            return False
+        if not vm.stage_release(tx, found, found.held, now=means.now()):
+            begun = True
+            return AGAIN
         return True
 
     return means.run(f"free {judged.handle_id}", decide)
@@ -85,19 +89,23 @@ def release_vm(means: Means, judged: VMHandle) -> bool:
 def release(means: Means, handle_id: str, judged: Sequence[Piece]) -> frozenset[IPAddress]:
     """Free those addresses of a handle that still are what was judged, and say which."""
     freed: set[IPAddress] = set()
+    begun = False
 
     def decide(tx: Transaction, progress: Progress) -> bool | Again:
+        nonlocal begun
         require_ready(tx)
         found = holdings(tx, handle_id, also=[piece.cidr for piece in judged])
         if heal(tx, found):
             return AGAIN
         actual = _pieces(tx, found)
         same = [held for held, piece in actual if piece in judged]
-        if not progress.uncertain:
+        if not progress.uncertain and not begun:
             freed.clear()  # else an earlier attempt may have freed what is not there any more
         freed.difference_update(piece.address for _, piece in actual)
         freed.update(held.address for held in same)
-        vm.stage_release(tx, found, same, now=means.now())
+        if not vm.stage_release(tx, found, same, now=means.now()):
+            begun = True
+            return AGAIN
         return True
 
     means.run(f"free addresses of {handle_id}", decide)
@@ -105,20 +113,27 @@ def release(means: Means, handle_id: str, judged: Sequence[Piece]) -> frozenset[
 
 
 def mend_handles(means: Means, judged: Sequence[HandleState]) -> frozenset[str]:
-    """Make these records true, all in one commit; says which still were what was judged.
+    """Make these records true, in one commit where they are few; says which still were what was
+    judged.
 
     The blocks a record counts wrongly are written too, so that a writer which raised the count
     and has not yet written its block fails there.
     """
     done: set[str] = set()
+    begun: set[str] = set()
 
     def decide(tx: Transaction, progress: Progress) -> bool | Again:
         tx.prefetch(_keys(judged))
         require_ready(tx)
         if not progress.uncertain:
             done.clear()
-        done.update(state.handle_id for state in judged if _mend(tx, state))
-        return True
+        same = [state for state in judged if _is_judged(tx, state, begun)]
+        done.update(state.handle_id for state in same)
+        whole = [_mend(tx, state) for state in same]
+        if all(whole):
+            return True
+        begun.update(done)
+        return AGAIN
 
     names = ", ".join(state.handle_id for state in judged)
     means.run(f"mend handles {names}", decide)
@@ -132,19 +147,24 @@ def _keys(judged: Sequence[HandleState]) -> list[Key]:
     return [*keys, *(BlockKey(cidr) for cidr in cidrs)]
 
 
-def _mend(tx: Transaction, state: HandleState) -> bool:
-    """Stage one handle's record as the blocks have it."""
+def _is_judged(tx: Transaction, state: HandleState, begun: Set[str]) -> bool:
+    """Whether a handle holds what was judged, by the record that was judged or by one of ours."""
     record = tx.record(HandleKey(state.handle_id))
-    if (record.revision if record else None) != state.revision:
-        return False
+    same = (record.revision if record else None) == state.revision or state.handle_id in begun
     found = holdings(tx, state.handle_id, also=[cidr for cidr, _ in state.held])
-    if found.counts != dict(state.held):
-        return False
-    for cidr in found.counts:
+    return same and found.counts == dict(state.held)
+
+
+def _mend(tx: Transaction, state: HandleState) -> bool:
+    """Stage one handle's record as the blocks have it; False: the first part of it."""
+    found = holdings(tx, state.handle_id, also=[cidr for cidr, _ in state.held])
+    part = first_wrong(tx, found)
+    for cidr in part:
         tx.guard(BlockKey(cidr))
-    if not heal(tx, found):
-        set_counts(tx, state.handle_id, found.counts)
-    return True
+    if not heal(tx, found) and found.handle is None:
+        counts = {cidr: found.counts[cidr] for cidr in part}
+        set_counts(tx, state.handle_id, found.handle, counts)
+    return len(part) == len(found.wrong)
 
 
 def tidy(means: Means, claim: Claim) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from libtortie.datastore.port import Datastore, Listing
+from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import Malformed
 from libtortie.model.ipam import Attribute, Block, BlockAffinity, Handle
 from libtortie.model.keys import (
@@ -31,6 +31,7 @@ from libtortie.model.resources import Node, WorkloadEndpoint
 
 from .affinity import Reservations
 from .block import expire_cooldown
+from .gc_endpoints import Endpoint, endpoint_of
 from .ownership import Owners
 from .pools import Pool
 from .settings import read_config, read_pools, read_reservations
@@ -88,7 +89,7 @@ class Inventory:
     blocks: Mapping[IPNetwork, Block]
     handles: Mapping[str, Stored[Handle]]
     nodes: Mapping[str, Node]
-    endpoints: tuple[WorkloadEndpoint, ...]
+    endpoints: tuple[Endpoint, ...]
     reservations: Reservations | None = None
     pools: tuple[Pool, ...] | None = None
     cooldown: int | None = None
@@ -126,41 +127,58 @@ def held_in(block: Block) -> Iterator[tuple[int, Attribute]]:
 
 def read_inventory(store: Datastore, now: datetime) -> Inventory:
     """Read everything. Raises what the store raises when it does not answer."""
-    lists: dict[Scope, Listing] = {}
-    for scope in (Affinities(), Blocks(4), Blocks(6), Handles(), NODES, ENDPOINTS):
-        lists[scope] = store.list(scope)
-    complaints = [text for listing in lists.values() for text in listing.malformed]
+    affinities = store.list(Affinities())
+    unread: dict[Scope, list[str]] = {Affinities(): [*affinities.malformed]}
+    blocks = {
+        record.value.cidr: record.value
+        for scope in (Blocks(4), Blocks(6))
+        for record in _each(store, scope, unread)
+        if isinstance(record.value, Block)
+    }
+    handles = {
+        record.key.handle_id: Stored(record.value, record.revision)
+        for record in _each(store, Handles(), unread)
+        if isinstance(record.key, HandleKey) and isinstance(record.value, Handle)
+    }
+    nodes = {
+        record.key.name: record.value
+        for record in _each(store, NODES, unread)
+        if isinstance(record.key, ResourceKey) and isinstance(record.value, Node)
+    }
+    endpoints = tuple(
+        endpoint_of(record.value)
+        for record in _each(store, ENDPOINTS, unread)
+        if isinstance(record.value, WorkloadEndpoint)
+    )
+    complaints = [text for found in unread.values() for text in found]
     cooldown = _read(complaints, lambda: read_config(Transaction(store)).cooldown_seconds)
     reservations = _read(complaints, lambda: read_reservations(Transaction(store)))
     pools, broken = read_pools(Transaction(store))
-    blocks = [*lists[Blocks(4)].records, *lists[Blocks(6)].records]
     return Inventory(
         now=now,
         affinities={
             record.key: Stored(record.value, record.revision)
-            for record in lists[Affinities()].records
+            for record in affinities.records
             if isinstance(record.key, AffinityKey) and isinstance(record.value, BlockAffinity)
         },
-        blocks={r.value.cidr: r.value for r in blocks if isinstance(r.value, Block)},
-        handles={
-            record.key.handle_id: Stored(record.value, record.revision)
-            for record in lists[Handles()].records
-            if isinstance(record.key, HandleKey) and isinstance(record.value, Handle)
-        },
-        nodes={
-            record.key.name: record.value
-            for record in lists[NODES].records
-            if isinstance(record.key, ResourceKey) and isinstance(record.value, Node)
-        },
-        endpoints=tuple(
-            r.value for r in lists[ENDPOINTS].records if isinstance(r.value, WorkloadEndpoint)
-        ),
+        blocks=blocks,
+        handles=handles,
+        nodes=nodes,
+        endpoints=endpoints,
         reservations=reservations,
         pools=None if broken else pools,
         cooldown=cooldown,
         unreadable=tuple(dict.fromkeys([*complaints, *broken])),
-        blind=frozenset(scope for scope, listing in lists.items() if listing.malformed),
+        blind=frozenset(scope for scope, found in unread.items() if found),
     )
+
+
+def _each(store: Datastore, scope: Scope, unread: dict[Scope, list[str]]) -> Iterator[Record]:
+    """Every record of a scope, never all of them in memory; what cannot be read is noted."""
+    unread[scope] = []
+    for part in store.parts(scope):
+        yield from part.records
+        unread[scope] += part.malformed
 
 
 def _read(complaints: list[str], read: Callable[[], T]) -> T | None:

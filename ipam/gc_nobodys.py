@@ -16,7 +16,7 @@ from libtortie.model.keys import BlockKey, IPNetwork
 from . import block as blocks
 from . import gc_addresses, tidy
 from .attempts import Progress
-from .gc_cluster import Cluster, addresses
+from .gc_cluster import Cluster
 from .gc_effects import Means
 from .gc_inventory import ENDPOINTS, NODES, Allocated, Inventory, is_nobodys
 from .gc_verdicts import Opinion, Subject, Unknown, blind, doubt, good
@@ -105,7 +105,7 @@ def _used(inventory: Inventory, cluster: Cluster) -> frozenset[IPAddress]:
     """Every address that a pod has, as far as it says, or that a stored endpoint or node names."""
     found = set(cluster.tunnels)
     for endpoint in inventory.endpoints:
-        found.update(addresses(endpoint.spec.ip_networks))
+        found.update(endpoint.addresses)
     if not isinstance(cluster.pods, Unknown):
         for pod in cluster.pods.values():
             found.update(() if pod.finished else pod.addresses)

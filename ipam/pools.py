@@ -20,6 +20,9 @@ from libtortie.model.resources import IPPool
 WORKLOAD = "Workload"
 TUNNEL = "Tunnel"
 
+EVERY_NODE = ("", "all()")
+"""Node selectors that select whatever a node's labels are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -170,6 +173,14 @@ def eligible(pools: Iterable[Pool], wanted: Wanted) -> tuple[Pool, ...]:
     return tuple(pool for pool in chosen if wanted.use in pool.allowed_uses)
 
 
+def choosy(pools: Iterable[Pool], wanted: Wanted) -> tuple[Pool, ...]:
+    """Pools of which only the node's labels can tell whether they are eligible."""
+    if wanted.requested:
+        return ()
+    found = (pool for pool in pools if wanted.use in pool.allowed_uses and _may(pool, wanted))
+    return tuple(pool for pool in found if pool.node_selector not in EVERY_NODE)
+
+
 def _requested(pools: Iterable[Pool], text: str, wanted: Wanted) -> Pool:
     named = [pool for pool in pools if text in (pool.name, str(pool.cidr))]
     for pool in named:
@@ -183,11 +194,15 @@ def _requested(pools: Iterable[Pool], text: str, wanted: Wanted) -> Pool:
 
 
 def _selected(pool: Pool, wanted: Wanted) -> bool:
+    return _may(pool, wanted) and selects(pool, wanted.node_labels)
+
+
+def _may(pool: Pool, wanted: Wanted) -> bool:
+    """Whether a pool gives such an address, on some node."""
     return (
         pool.enabled
         and pool.automatic
         and pool.cidr.version == wanted.version
-        and selects(pool, wanted.node_labels)
         and _matches(pool.namespace_selector, wanted.namespace_labels)
     )
 

@@ -70,6 +70,9 @@ class Reading:
         self, store: Datastore, cache: Cache | None = None, *, recall: bool = False
     ) -> None:
         self._store = store
+        self._era = store.rewinds
+        if cache is not None:
+            cache.enter(self._era)
         self._cache = cache
         self._recall = cache if recall else None
         self._entries: dict[Key, Entry] = {}
@@ -102,12 +105,12 @@ class Reading:
         for scope, listing in found.listings.items():
             self._keep_listing(scope, listing)
             if self._cache is not None:
-                self._cache.learn_listing(scope, listing)
+                self._cache.learn_listing(scope, listing, self._era)
         for key in wanted:
             record, broken = found.records.get(key), found.broken.get(key, "")
             self._entries[key] = Entry(key, record, broken=broken)
             if self._cache is not None and not broken:
-                self._cache.learn(key, record)
+                self._cache.learn(key, record, self._era)
 
     def assume_absent(self, key: Key) -> None:
         """Take a key for absent that is not at hand; counts as recalled."""
@@ -164,6 +167,11 @@ class Reading:
         """The affinities that are to be written or removed."""
         keys = (entry.key for entry in self._staged)
         return tuple(key for key in keys if isinstance(key, AffinityKey))
+
+    def staged_blocks(self) -> tuple[IPNetwork, ...]:
+        """The blocks that are to be written or removed."""
+        keys = (entry.key for entry in self._staged)
+        return tuple(key.cidr for key in keys if isinstance(key, BlockKey))
 
     def block_names(self, version: int) -> tuple[IPNetwork, ...]:
         """All blocks of a family, in path order, then those that are staged."""

@@ -53,12 +53,14 @@ def prepare(tx: Transaction, node: str, wanted: Sequence[Reads]) -> None:
         for key, one in zip(handles, wanted, strict=True):
             if one.new:
                 tx.assume_absent(key)
-    tx.prefetch([*settings, *handles], scopes)
-    blocks = [BlockKey(cidr) for key in handles for cidr in _named(tx, key)]
+        tx.prefetch(handles)
+    else:
+        tx.prefetch([*settings, *handles], scopes)
+    cidrs = {cidr: None for key in handles for cidr in _named(tx, key)}
     if allocates:
         own = (record.key for record in tx.listing(Affinities(node)).records)
-        blocks += [BlockKey(key.cidr) for key in own if isinstance(key, AffinityKey)]
-    tx.prefetch(blocks)
+        cidrs |= {key.cidr: None for key in own if isinstance(key, AffinityKey)}
+    tx.prefetch(map(BlockKey, cidrs))
 
 
 def _named(tx: Transaction, key: HandleKey) -> tuple[IPNetwork, ...]:

@@ -16,11 +16,9 @@ from libtortie.model.keys import Affinities, AffinityKey, BlockKey, Kind, Resour
 
 from . import affinity as rules
 from . import block as blocks
-from .pools import pool_of, serves
+from .pools import EVERY_NODE, pool_of, serves
 from .settings import POOLS, read_config, read_node_labels, read_pools
 from .transaction import Transaction
-
-EVERY_NODE = ("", "all()")
 
 
 def stage(tx: Transaction, key: AffinityKey, known: Mapping[str, str], now: datetime) -> None:

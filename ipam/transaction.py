@@ -17,14 +17,15 @@ fails is taken back to its `mark`. Its guards stay: too much is then required, n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from libtortie.datastore.port import (
     Check,
     Create,
     Datastore,
     Delete,
+    KeyOp,
     Listing,
     Op,
     Record,
@@ -32,7 +33,7 @@ from libtortie.datastore.port import (
     Update,
     Value,
 )
-from libtortie.errors import Malformed
+from libtortie.errors import Conflict, Malformed, PartialCommit, TortieError
 from libtortie.model.ipam import Block, BlockAffinity, Handle
 from libtortie.model.keys import AffinityKey, BlockKey, HandleKey, IPNetwork, Key, Scope, path_of
 
@@ -42,8 +43,7 @@ from .reading import UNSTAGED, Entry, Reading
 V = TypeVar("V", bound=Value)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A point to which a transaction can be taken back: lengths of its order and its journal."""
 
     staged: int
@@ -70,14 +70,14 @@ class Transaction(Reading):
 
     def value(self, key: Key, kind: type[V]) -> V | None:
         """The value of a key as this transaction would leave it. Raises `Malformed`."""
-        entry = self._entry(key)
+        entry = self._entries.get(key) or self._entry(key)
         if entry.recalled and not entry.guarded:
             self._require(entry)
         return _of_kind(entry, kind)
 
     def glance(self, key: Key, kind: type[V]) -> V | None:
         """As `value`, for what may as well be outdated: nothing rests on it until it is staged."""
-        return _of_kind(self._entry(key), kind)
+        return _of_kind(self._entries.get(key) or self._entry(key), kind)
 
     def block(self, cidr: IPNetwork) -> Block | None:
         """A block, as this transaction would leave it."""
@@ -152,21 +152,44 @@ class Transaction(Reading):
     def commit(self) -> None:
         """Write everything staged. Raises `Conflict`, `PartialCommit`, `Unavailable`.
 
-        The cache forgets what a failed commit rested on, and learns what was written.
+        The cache forgets what a failed commit rested on, and learns what was written. A store that
+        turns out to have been put back to a backup since anything was read is a `Conflict`; if it
+        is this commit's own answer that tells, what was written is taken back.
         """
         if not self.dirty:
             return
         ops = self.ops()
+        self._require_era()
         try:
             written = self._store.commit(ops)
         except BaseException:
             if self._cache is not None:
                 self._cache.forget(self._entries, self._lists)
             raise
+        if self._store.rewinds != self._era:
+            self._take_back(ops, written)
+        self._require_era()
         if self._cache is not None:
-            for op, record in zip(ops, written, strict=True):
-                if not isinstance(op, Check | Unchanged):
-                    self._cache.learn(op.key, record)
+            changes = zip(self._staged, written[len(ops) - len(self._staged) :], strict=True)
+            self._cache.learn_all(((entry.key, new) for entry, new in changes), self._era)
+
+    def _require_era(self) -> None:
+        if self._store.rewinds != self._era:
+            raise Conflict(
+                "the datastore was put back to an earlier state: everything is read anew"
+            )
+
+    def _take_back(self, ops: Sequence[Op], written: Sequence[Record | None]) -> None:
+        """Undo a commit, if all of it still stands. Raises `PartialCommit` when it may not."""
+        undo = [
+            _undoing(op, record, self._entries[op.key])
+            for op, record in zip(ops, written, strict=True)
+            if isinstance(op, Create | Update | Delete)
+        ]
+        try:
+            self._store.commit(undo[::-1])
+        except TortieError as error:
+            raise PartialCommit(len(ops), f"written to a store put back: {error}") from error
 
     def _require(self, entry: Entry) -> None:
         if not entry.guarded:
@@ -174,7 +197,7 @@ class Transaction(Reading):
             self._guarded.append(entry)
 
     def _stage(self, key: Key, value: Value | None) -> None:
-        entry = self._entry(key)
+        entry = self._entries.get(key) or self._entry(key)
         if entry.broken:
             raise Malformed(entry.broken)
         self._journal.append((entry, entry.staged))
@@ -185,10 +208,20 @@ class Transaction(Reading):
 
 
 def _of_kind(entry: Entry, kind: type[V]) -> V | None:
-    value = entry.now
+    value = entry.now if entry.staged is UNSTAGED else entry.staged
     if value is None or isinstance(value, kind):
         return value
     raise Malformed(f"{path_of(entry.key)} holds a {type(value).__name__}")
+
+
+def _undoing(op: KeyOp, written: Record | None, before: Entry) -> Op:
+    """The operation that leaves a key as it was before one that wrote it."""
+    was = before.record
+    if written is None:
+        return Create(op.key, was.value) if was else Check(op.key, None)
+    if was is None:
+        return Delete(op.key, written.revision)
+    return Update(op.key, was.value, written.revision)
 
 
 def _check(entry: Entry) -> Check:

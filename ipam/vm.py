@@ -15,6 +15,7 @@ from .attempts import AGAIN, Again
 from .holdings import Held, Holdings, heal, holdings, set_counts
 from .ownership import Owners, PodLives
 from .request import Allocation, allocations
+from .room import Portion
 from .settings import read_config, require_ready
 from .transaction import Transaction
 
@@ -39,7 +40,8 @@ def claim_target(
     def change(owners: Owners) -> Owners:
         return ownership.claim_target(owners, target, lives, named=named)
 
-    change_owners(tx, found, change)
+    if not change_owners(tx, found, change):
+        return AGAIN
     return allocations(holdings(tx, handle_id))
 
 
@@ -51,8 +53,8 @@ def promote(tx: Transaction, handle_id: str, target: Owner) -> bool | Again:
         return AGAIN
     if not found.held:
         raise OwnerMismatch(f"no address is allocated to handle {handle_id}")
-    change_owners(tx, found, lambda owners: ownership.promote(owners, target))
-    return True
+    whole = change_owners(tx, found, lambda owners: ownership.promote(owners, target))
+    return True if whole else AGAIN
 
 
 def disown(
@@ -67,10 +69,9 @@ def disown(
         return None
     left = [ownership.disown(owners_of(item), leaver) for item in found.held]
     if vm_deleting and all(ownership.may_free(owners, leaver) for owners in left):
-        stage_release(tx, found, found.held, now=now)
-        return True
-    change_owners(tx, found, lambda owners: ownership.disown(owners, leaver))
-    return False
+        return True if stage_release(tx, found, found.held, now=now) else AGAIN
+    whole = change_owners(tx, found, lambda owners: ownership.disown(owners, leaver))
+    return False if whole else AGAIN
 
 
 def seats(tx: Transaction, node: str, container_id: str) -> tuple[tuple[str, Owner], ...]:
@@ -97,8 +98,12 @@ def owners_of(item: Held) -> Owners:
     return Owners(item.attribute.active, item.attribute.alternate)
 
 
-def change_owners(tx: Transaction, found: Holdings, change: Callable[[Owners], Owners]) -> None:
-    """Stage new owners of all held addresses; a block whose owners stay is not written."""
+def change_owners(tx: Transaction, found: Holdings, change: Callable[[Owners], Owners]) -> bool:
+    """Stage new owners of all held addresses; a block whose owners stay is not written.
+
+    False when one commit cannot write all of it (`room`): commit what is staged, decide again.
+    """
+    portion = Portion()
     for cidr, items in found.by_block().items():
         block = tx.block(cidr)
         if block is None:
@@ -108,7 +113,10 @@ def change_owners(tx: Transaction, found: Holdings, change: Callable[[Owners], O
             block, {ordinal: (o.active, o.alternate) for ordinal, o in wanted.items()}
         )
         if changed != block:
+            if not portion.takes(changed):
+                return False
             tx.put(BlockKey(cidr), changed)
+    return True
 
 
 def share_alternate(tx: Transaction, found: Holdings) -> bool:
@@ -122,11 +130,14 @@ def share_alternate(tx: Transaction, found: Holdings) -> bool:
 
 def stage_release(
     tx: Transaction, found: Holdings, items: Iterable[Held], *, now: datetime
-) -> None:
-    """Blocks first, the handle last. An empty block that serves nobody is deleted."""
-    items = tuple(items)
+) -> bool:
+    """Blocks first, the handle last. An empty block that serves nobody is deleted.
+
+    False when one commit cannot write all of it (`room`): the handle then counts what is left.
+    """
+    items, portion, whole = tuple(items), Portion(), True
     if not items:
-        return
+        return True
     counts, cooldown = dict(found.counts), read_config(tx).cooldown_seconds
     leaving: dict[IPNetwork, list[int]] = {}
     for item in items:
@@ -135,10 +146,14 @@ def stage_release(
         block = tx.block(cidr)
         if block is None:
             continue
-        counts[cidr] -= len(ordinals)
         left = blocks.release(block, ordinals, now=now, cooldown=cooldown)
+        if not portion.takes(left):
+            whole = False
+            break
+        counts[cidr] -= len(ordinals)
         if blocks.is_empty(left):
             tidy.stage_emptied(tx, left)
         else:
             tx.put(BlockKey(cidr), left)
-    set_counts(tx, found.handle_id, counts)
+    set_counts(tx, found.handle_id, found.handle, counts)
+    return whole

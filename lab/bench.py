@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lab import control, names
-from lab.cluster import bring_up, refuse_second
+from lab.cluster import bring_up, make_way
 from lab.demo import interruptible, uninterrupted
 from lab.durations import seconds
 from lab.measure import Wish, await_echo, guest_ip, measure
@@ -59,7 +59,7 @@ def _row(what: str, ours: float, peer: float, target: float) -> BenchRow:
 def run_bench(state: StateDir, out: Path, runs: int, tell: Tell) -> bool:
     """Measure `runs` migrations of each kind; True when every row met its target."""
     with lab_lock(), interruptible():
-        refuse_second(state)
+        make_way(state)
         try:
             topology = bring_up(state, 3, CONVERGENCE, tell)
             ours, peer = _migrations(state, topology, runs, tell)

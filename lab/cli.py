@@ -13,7 +13,7 @@ from lab.apiserver.command import apiserver
 from lab.bench import run_bench
 from lab.cli_kubevirt import kubectl, pod, vm, vmi
 from lab.cli_rim import STARTERS, known_node, replace_process, reported
-from lab.cluster import bring_up, refuse_second
+from lab.cluster import bring_up, make_way
 from lab.cutover import report_from_json
 from lab.datastore import SQLITE, TYPES
 from lab.demo import interruptible, run_demo, uninterrupted
@@ -76,7 +76,7 @@ for command in (apiserver, vm, vmi, pod, kubectl):
 def up(state: StateDir, nodes: int, convergence: str, datastore: str) -> None:
     """Start the lab."""
     with lab_lock(), interruptible():
-        refuse_second(state)
+        make_way(state)
         try:
             bring_up(state, nodes, convergence, click.echo, datastore=datastore)
         except BaseException:

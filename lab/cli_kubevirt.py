@@ -121,7 +121,7 @@ def pod_create(state: StateDir, name: str, node: str) -> None:
     """Create a pod and wait until it runs."""
     known_node(state, node)
     control.create_pod(name, node)
-    made = control.await_pod(name, 20)
+    made = control.await_pod(name, 60)
     click.echo(f"{name} runs on {node} with {made.status.pod_ip}")
 
 

@@ -32,6 +32,7 @@ from lab.nodes import (
 )
 from lab.processes import lab_namespaces, spawn
 from lab.state import LabRecord, StateDir, active_state
+from lab.teardown import is_alive, tear_down
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
 from lab.tor import render_tor
@@ -43,7 +44,7 @@ from libtortie.kube.objects import IPAMSettings, KubeNode, KubeObject
 from libtortie.linux.netns import Netns
 
 T = TypeVar("T")
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 120.0
 POLL_S = 0.1
 CONTROL_PLANE = "kubelets and KubeVirt"
 API_WORK_S = 180.0
@@ -54,7 +55,7 @@ Process = Popen[bytes]
 def bring_up(
     state: StateDir, node_count: int, convergence: str, tell: Tell, *, datastore: str = SQLITE
 ) -> Topology:
-    """Start a lab and return when pods can be made; `refuse_second` comes before.
+    """Start a lab and return when pods can be made; `make_way` comes before.
 
     Raises `LabError`; what was made until then is for `tear_down`.
     """
@@ -82,11 +83,17 @@ def bring_up(
     return topology
 
 
-def refuse_second(state: StateDir) -> None:
-    """Raise `LabError` when the machine lacks a tool or already has a lab, in whichever place."""
+def make_way(state: StateDir) -> None:
+    """Raise `LabError` when the machine lacks a tool or has a lab that lives, in whichever place.
+
+    What a dead one left is removed. The caller holds the lab lock.
+    """
     missing = missing_tools()
     if missing:
         raise LabError(f"missing system tools: {', '.join(missing)}; run `make setup` as root")
+    for known in (active_state(), state):
+        if known is not None and known.record_file.exists() and not is_alive(known):
+            tear_down(known)
     active = active_state()
     if active is not None and active.root != state.root:
         way = f"`lab --state-dir {active.root} down`"

@@ -153,7 +153,7 @@ def delete(model: type[KubeObject], name: str, *, force: bool = False) -> None:
     with_client(work)
 
 
-def await_vm(name: str, deadline: float = 60.0, *, besides: str = "") -> LabVMI:
+def await_vm(name: str, deadline: float = 120.0, *, besides: str = "") -> LabVMI:
     """Wait until a VM's guest runs, in another instance than the one with UID `besides`.
 
     Raises `LabError` with what stands in its way.
@@ -185,7 +185,7 @@ def pod_words(pod: LabPod) -> str:
     return pod.status.message or pod.unschedulable
 
 
-def await_pod(name: str, deadline: float = 60.0) -> LabPod:
+def await_pod(name: str, deadline: float = 120.0) -> LabPod:
     """Wait until a pod runs. Raises `LabError` with its last refusal."""
 
     def running(client: HttpKubeClient) -> LabPod:
@@ -201,7 +201,9 @@ def await_pod(name: str, deadline: float = 60.0) -> LabPod:
     return with_client(running)
 
 
-def await_migration(name: str, tell: Callable[[str], None], deadline: float = 60.0) -> LabMigration:
+def await_migration(
+    name: str, tell: Callable[[str], None], deadline: float = 120.0
+) -> LabMigration:
     """Wait until a migration is over, telling each new phase at once. Raises `LabError`."""
 
     def over(client: HttpKubeClient) -> LabMigration:
@@ -238,12 +240,12 @@ def _target_words(client: HttpKubeClient, job: LabMigration) -> str:
     return f": {words[0]}" if words else ""
 
 
-def await_gone(model: type[KubeObject], name: str, deadline: float = 30.0) -> None:
+def await_gone(model: type[KubeObject], name: str, deadline: float = 120.0) -> None:
     """Wait until an object is gone. Raises `LabError`."""
     until(lambda: find(model, name) is None, f"{name} is not gone", deadline)
 
 
-def await_replaced(model: type[KubeObject], name: str, uid: str, deadline: float = 30.0) -> None:
+def await_replaced(model: type[KubeObject], name: str, uid: str, deadline: float = 120.0) -> None:
     """Wait until the object with this UID is gone. Raises `LabError`."""
 
     def gone() -> bool:

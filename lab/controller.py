@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -118,11 +118,16 @@ class Controller:
                 continue
             self._wake.clear()
             planned = time.monotonic()
-            if not self._act_all(kubevirt.plan(self._world())):
+            if not self.act():
                 stop.wait(RETRY_S)
                 self._wake.set()
         for thread in threads:
             thread.join()
+
+    def act(self) -> bool:
+        """One look and what follows from it; False when something has to be tried again soon."""
+        outcomes = [self._act_all(steps) for steps in kubevirt.plan(self._world())]
+        return all(outcomes)
 
     def _world(self) -> world.World:
         return world.World(
@@ -136,9 +141,8 @@ class Controller:
             now=datetime.now(UTC),
         )
 
-    def _act_all(self, actions: list[world.Action]) -> bool:
-        """Perform actions in order; False when one has to be tried again soon."""
-        done = True
+    def _act_all(self, actions: Iterable[world.Action]) -> bool:
+        """Perform actions in order; False, without the rest, when one must be tried again."""
         for action in actions:
             try:
                 self._act(action)
@@ -147,8 +151,8 @@ class Controller:
                 continue
             except (TortieError, OSError) as error:
                 self._log(f"{type(action).__name__}: {first_line(error)}")
-                done = False
-        return done
+                return False
+        return True
 
     def _act(self, action: world.Action) -> None:
         match action:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from lab import control, html_report, names
-from lab.cluster import bring_up, refuse_second, until
+from lab.cluster import bring_up, make_way, until
 from lab.durations import seconds
 from lab.machine import machine, versions
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
@@ -113,7 +113,7 @@ def run_demo(
     """The demo; True when every promise was kept. The lab is gone afterwards, in any case."""
     demo = Demo(convergence)
     with lab_lock(), interruptible():
-        refuse_second(state)
+        make_way(state)
         try:
             _acts(demo, state, blackout_ms)
         except KeyboardInterrupt:
@@ -253,8 +253,8 @@ def _delete_all(state: StateDir, topology: Topology) -> Check:
         control.delete(LabPod, pod)
     try:
         control.await_gone(LabVM, VM)
-        until(lambda: not control.listing(LabPod), "pods are still there", 30)
-        until(lambda: not remains(state, topology), "something is left", 15)
+        until(lambda: not control.listing(LabPod), "pods are still there")
+        until(lambda: not remains(state, topology), "something is left")
     except LabError as error:
         left = ", ".join(remains(state, topology))
         return Check(name, False, f"{error}: {left}" if left else str(error))

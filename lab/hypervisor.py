@@ -28,7 +28,7 @@ from lab.rtnl import PortState
 from lab.state import StateDir
 from lab.tools import LabError, run
 
-READY_DEADLINE_S = 20.0
+READY_DEADLINE_S = 60.0
 MOVE_DEADLINE_S = 90.0
 """A move whose control plane died ends by itself within its blackout (at most a minute)."""
 
@@ -147,8 +147,8 @@ class Guests:
                 f"target pod {pod.metadata.name} has {there.mac} {there.addresses},"
                 f" the guest {guest.interface.mac} {guest.interface.addresses}"
             )
-        cable = names.cable(pod.metadata.uid)
-        if not plumbing.has_cable(guest.hypervisor, cable):
+        if pod.metadata.uid not in guest.targets:
+            cable = names.cable(pod.metadata.uid)
             plumbing.lay_cable(guest.hypervisor, cable, pod_ns, there.mtu)
         guest.targets.add(pod.metadata.uid)
         self._store.save(guest)

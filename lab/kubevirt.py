@@ -39,20 +39,25 @@ from lab.world import (
 NOT_BRIDGE = "the lab runs guests that are on the pod network by bridge binding, and no others"
 
 
-def plan(world: World) -> list[Action]:
-    """The next steps for every VM, VMI, migration and pod."""
-    actions: list[Action] = []
-    for vm in world.vms.values():
-        actions += plan_vm(vm, world)
-    for vmi in world.vmis.values():
-        actions += plan_vmi(vmi, world)
+def plan(world: World) -> list[tuple[Action, ...]]:
+    """The next steps for every VM, VMI, migration and pod.
+
+    Those of one of them stand together and in order: each may rely on the ones before it. A
+    migration is final only when its instance says where the guest is.
+    """
     allowed = may_start(world)
-    for migration in world.migrations.values():
-        actions += plan_migration(migration, world, migration.metadata.uid in allowed)
-    actions += plan_scheduling(world)
     living = {vmi.metadata.uid for vmi in world.vmis.values()}
-    actions += [StopGuest(uid) for uid in world.guests if uid not in living]
-    return actions
+    found = [
+        *(plan_vm(vm, world) for vm in world.vms.values()),
+        *(plan_vmi(vmi, world) for vmi in world.vmis.values()),
+        *(
+            plan_migration(migration, world, migration.metadata.uid in allowed)
+            for migration in world.migrations.values()
+        ),
+        *((patch,) for patch in plan_scheduling(world)),
+        *((StopGuest(uid),) for uid in world.guests if uid not in living),
+    ]
+    return [tuple(steps) for steps in found]
 
 
 def plan_vmi(vmi: LabVMI, world: World) -> Iterator[Action]:

@@ -32,7 +32,7 @@ from libtortie.model.names import status_file_name
 
 BASELINE_S = 0.5
 AFTER_REVERT_S = 0.5
-REVERT_GRACE_S = 12.0
+REVERT_GRACE_S = 30.0
 FOLLOWING_S = 0.1
 UNMEASURED = StreamReport(0, 0, "not measured", 0.0, 0)
 
@@ -316,4 +316,4 @@ def await_echo(address: str, netns: str) -> None:
             return False
         return True
 
-    until(answers, f"{address} does not answer a ping from {netns}", 20)
+    until(answers, f"{address} does not answer a ping from {netns}", 60)

@@ -30,7 +30,7 @@ from libtortie.linux.netns import Netns
 
 POD_BRIDGE = "k6t-eth0"
 GATEWAY = "169.254.1.1"
-SETTLE_S = 5.0
+SETTLE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,14 @@ def make_guest(hypervisor: str, guest: str, eth0: PodInterface) -> None:
 def lay_cable(hypervisor: str, cable: str, pod: str, mtu: int) -> None:
     """A cable from the guest's switch to a pod's `tap0`, plugged in but not forwarding.
 
+    One that is there already is laid anew: whoever laid it may have been stopped half-way.
+
     Bringing a port's carrier up makes the kernel enable it, so the port is disabled after that
     has happened and only then is `tap0` joined to the pod's bridge: no frame of the guest can
     slip through in between and pass for a sign of life.
     """
+    if _has_link(hypervisor, cable):
+        ip_batch(hypervisor, (f"link del {cable}",))
     ip_batch(
         hypervisor,
         (
@@ -152,13 +156,6 @@ def set_port(hypervisor: str, cable: str, state: PortState) -> None:
     Netns().call(f"/run/netns/{hypervisor}", work)
 
 
-def has_cable(hypervisor: str, cable: str) -> bool:
-    """Whether a pod's cable is there."""
-    return any(
-        link["ifname"] == cable for link in json.loads(run(["ip", "-n", hypervisor, "-j", "link"]))
-    )
-
-
 def forwarding_cables(hypervisor: str) -> frozenset[str]:
     """The pods' cables that forward: at most one, and that is where the guest is."""
     links = json.loads(run(["ip", "-n", hypervisor, "-j", "-d", "link"]))
@@ -169,6 +166,11 @@ def forwarding_cables(hypervisor: str) -> frozenset[str]:
         and link["ifname"] != "guest"
         and link.get("linkinfo", {}).get("info_slave_data", {}).get("state") == "forwarding"
     )
+
+
+def _has_link(netns: str, ifname: str) -> bool:
+    links = json.loads(run(["ip", "-n", netns, "-j", "link"]))
+    return any(link["ifname"] == ifname for link in links)
 
 
 def _link(netns: str, ifname: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from lab import names
 from lab.tools import LabError
 
 PROC = Path("/proc")
-KILL_DEADLINE_S = 10.0
+KILL_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

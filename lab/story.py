@@ -194,10 +194,10 @@ def refuse_target(stage: Stage) -> str:
         return bool(found)
 
     try:
-        until(refused, f"the target pod of {job.metadata.name} is not refused", 30)
+        until(refused, f"the target pod of {job.metadata.name} is not refused")
     finally:
         control.delete(LabMigration, job.metadata.name)
-    until(lambda: not _targets(job), f"the target pod of {job.metadata.name} is still there", 30)
+    until(lambda: not _targets(job), f"the target pod of {job.metadata.name} is still there")
     if stage.vmi().status.node_name != here:
         raise LabError(f"{stage.vm} moved although its target was refused")
     stage.reachable()
@@ -227,7 +227,7 @@ def delete_vm(stage: Stage) -> str:
     def freed() -> bool:
         return free in stage.tortiectl("ipam", "show", "--ip", stage.address)
 
-    until(freed, f"{stage.address} is still assigned in IPAM", 30)
+    until(freed, f"{stage.address} is still assigned in IPAM")
     return f"IPAM: {free}"
 
 

@@ -11,7 +11,6 @@ import json
 import selectors
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,8 +21,11 @@ from lab import clock
 PRIORITY = 22
 KEPT_ARRIVALS = 20_000
 """Arrivals remembered between two reports: 200 s at a line every 10 ms."""
-SETTLE_S = 5.0
-"""How long a report waits for the last echoes: longer than a few TCP retransmissions."""
+ROUND_S = 0.2
+QUIET_ROUNDS = 100
+"""After how many rounds without an echo a report gives the last ones up: 20 s are longer than many
+TCP retransmissions. Rounds, because the time for which this process itself stood still is none of
+the guest's silence."""
 
 
 @dataclass(slots=True)
@@ -147,12 +149,12 @@ class Stream:
 
     def _report(self) -> StreamReport:
         """Pause sending, let the echoes come home, judge, go on."""
-        deadline = time.monotonic() + SETTLE_S
+        quiet = 0
         self._sock.setblocking(True)
-        while not self._error and self._echoes.expected < self._sent:
-            if time.monotonic() > deadline:
-                break
+        while not self._error and self._echoes.expected < self._sent and quiet < QUIET_ROUNDS:
+            before = self._echoes.expected
             self._flush_and_wait()
+            quiet = 0 if self._echoes.expected > before else quiet + 1
         self._sock.setblocking(False)
         report = StreamReport(
             self._sent,
@@ -166,7 +168,7 @@ class Stream:
         return report
 
     def _flush_and_wait(self) -> None:
-        self._sock.settimeout(0.2)
+        self._sock.settimeout(ROUND_S)
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]

@@ -53,14 +53,24 @@ def tear_down(state: StateDir) -> Removed:
     return Removed(len(killed), len(namespaces))
 
 
+def is_alive(state: StateDir) -> bool:
+    """Whether a lab has more than files: they alone outlive a reboot, or a kill at the start."""
+    return bool(_running(state))
+
+
 def leftovers(state: StateDir) -> tuple[str, ...]:
     """Everything of a lab that is on this machine, in words; empty after a clean `lab down`."""
-    found = [f"namespace {name}" for name in lab_namespaces()]
-    found += [f"mount {mount}" for mount in mounts_under(state.root)]
-    found += [f"process {one.pid} ({one.name})" for one in state.ledger.alive()]
+    found = _running(state)
     if state.root.exists():
         found.append(f"directory {state.root}")
     return tuple(found)
+
+
+def _running(state: StateDir) -> list[str]:
+    found = [f"namespace {name}" for name in lab_namespaces()]
+    found += [f"mount {mount}" for mount in mounts_under(state.root)]
+    found += [f"process {one.pid} ({one.name})" for one in state.ledger.alive()]
+    return found
 
 
 def mounts_under(root: Path) -> tuple[str, ...]:

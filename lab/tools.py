@@ -24,7 +24,7 @@ def run(
     argv: Sequence[str],
     *,
     stdin: str = "",
-    timeout: float = 30.0,
+    timeout: float = 120.0,
     env: Mapping[str, str] | None = None,
 ) -> str:
     """Run a tool and return its output. Raises `LabError` with the tool's own last words."""

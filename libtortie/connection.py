@@ -18,7 +18,7 @@ class Connection:
     """What a command works on. `api_seconds` bounds each call of the API."""
 
     config: ClientConfig
-    api_seconds: float = 5.0
+    api_seconds: float = field(default=5.0, kw_only=True)
     _store: Datastore | None = None
     _kube: list[HttpKubeClient | None] = field(default_factory=list)
 

@@ -3,6 +3,8 @@
 Several processes may append to one file: each write is one write(2) at the end, and the file is
 renamed under its own flock(2), by the first that finds it full. Whoever has a renamed or deleted
 file open notices before the next write and opens the path again, so an outside logrotate works too.
+A line that was cut short, by a kill or a full disk, is ended before the next one: it spoils no
+other. (Where another's line is seen half written, an empty line may come of it.)
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class RotatingFile:
         size = os.fstat(self._file).st_size
         if size and size + len(data) > self._limits.size:
             self._set_aside(len(data))
-        os.write(self._file, data)
+        os.write(self._file, self._line_end() + data)
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -56,8 +58,13 @@ class RotatingFile:
         """Let go of the file."""
         os.close(self._file)
 
+    def _line_end(self) -> bytes:
+        """What ends the last line in the file, where nothing does."""
+        size = os.fstat(self._file).st_size
+        return b"\n" if size and os.pread(self._file, 1, size - 1) != b"\n" else b""
+
     def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         return os.open(self._path, flags, 0o644)
 
     def _follow(self) -> None:

@@ -47,7 +47,7 @@ def use_rows(
     left = sorted(blocks, key=lambda block: (block.cidr.version, block.cidr))
     for pool in sorted(pools, key=lambda one: (one.cidr.version, one.cidr)):
         inside = [block for block in left if _inside(block.cidr, pool.cidr)]
-        left = [block for block in left if block not in inside]
+        left = [block for block in left if not _inside(block.cidr, pool.cidr)]
         rows.append(("IP Pool", str(pool.cidr), *use_of(pool.cidr, inside, reserved).cells()))
         if show_blocks:
             rows += [_block_row(block, reserved) for block in inside]
@@ -100,11 +100,12 @@ def address_lines(address: IPAddress, attribute: Attribute | None) -> Iterator[s
 def cooling_text(address: IPAddress, attribute: Attribute, seconds: int) -> str:
     """Why a released address cannot be had; `seconds` is the cooldown."""
     assert attribute.released_at is not None
-    free = attribute.released_at + timedelta(seconds=seconds)
-    return (
-        f"{address} is cooling down: released at {rfc3339(attribute.released_at)}, "
-        f"free from {rfc3339(free.astimezone(UTC))}"
-    )
+    try:
+        end = attribute.released_at.astimezone(UTC) + timedelta(seconds=seconds)
+        free = f"free from {rfc3339(end)}"
+    except OverflowError:  # beyond the last year there is
+        free = f"free {seconds} s after that, which is never"
+    return f"{address} is cooling down: released at {rfc3339(attribute.released_at)}, {free}"
 
 
 def config_rows(config: IPAMConfig, persistence: Setting) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ipam.configure import Change
@@ -42,6 +42,11 @@ class MendedStore:
         """As the store."""
         return self._store.atomic
 
+    @property
+    def rewinds(self) -> int:
+        """As the store."""
+        return self._store.rewinds
+
     def get(self, key: Key) -> Record:
         """One value, mended where the change allows it. Raises `NotFound`, `Malformed`."""
         try:
@@ -61,6 +66,10 @@ class MendedStore:
     def list(self, scope: Scope) -> Listing:
         """As the store."""
         return self._store.list(scope)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """As the store."""
+        return self._store.parts(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """As the store."""

@@ -13,6 +13,7 @@ stop listening, is the reconciler's decision alone.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import selectors
 import socket
 import struct
@@ -33,6 +34,8 @@ RETRY_SECONDS = 0.1
 _FRAME_BYTES = 2048
 _ETH_P_ALL = 0x0003
 _SO_ATTACH_FILTER = 26
+_SIOCGIFFLAGS = 0x8913
+_IFF_UP = 1
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@qq")
 
@@ -58,8 +61,7 @@ class _Ear:
     watched: Watched
     mac: bytes
     socket: socket.socket | None = None
-    ifindex: int = 0
-    retry_at: float = 0.0
+    retry_at: float | None = 0.0  # when to open a socket, or to look again whether its link lives
     muted_until: float = 0.0
     muted: int = 0
     complaint: str = ""
@@ -167,7 +169,7 @@ class Announcements:
 
     def _patience(self) -> float | None:
         now = time.monotonic()
-        times = [ear.retry_at for ear in self._ears.values() if ear.socket is None]
+        times = [ear.retry_at for ear in self._ears.values() if ear.retry_at is not None]
         times += [ear.muted_until for ear in self._ears.values() if ear.muted_until]
         return max(0.0, min(times) - now) if times else None
 
@@ -176,17 +178,32 @@ class Announcements:
     def _keep_open(self) -> None:
         now = time.monotonic()
         for ear in self._ears.values():
-            if ear.socket is None and ear.retry_at <= now:
-                self._open(ear, now)
-            elif ear.socket is not None and ear.muted_until and ear.muted_until <= now:
+            if ear.retry_at is not None and ear.retry_at <= now:
+                self._look_again(ear, now)
+            if ear.socket is not None and ear.muted_until and ear.muted_until <= now:
                 ear.muted_until = 0.0
                 _attach(ear.socket, program(ear.mac, ear.watched.addresses))
+
+    def _look_again(self, ear: _Ear, now: float) -> None:
+        """Make sure of a socket on a living link, and of being told when it is one no more.
+
+        A packet socket hears ENETDOWN once, when its link goes down: not again when a link that is
+        down is deleted. So a socket on a link that is not up is doubted until it is.
+        """
+        if ear.socket is not None and ear.socket.getsockname()[0] != ear.watched.interface:
+            self._log.info("sniffer_lost", endpoint=ear.watched.endpoint, reason="link deleted")
+            self._close(ear)
+        if ear.socket is None:
+            self._open(ear, now)
+        if ear.socket is not None:
+            ear.retry_at = (
+                None if _is_up(ear.socket, ear.watched.interface) else now + RETRY_SECONDS
+            )
 
     def _open(self, ear: _Ear, now: float) -> None:
         watched = ear.watched
         try:
             ear.socket = _open_socket(watched.interface, program(ear.mac, watched.addresses))
-            ear.ifindex = socket.if_nametoindex(watched.interface)
         except OSError as error:
             self._close(ear)
             ear.retry_at = now + RETRY_SECONDS
@@ -219,8 +236,8 @@ class Announcements:
                 frame, stamp = _receive(ear.socket)
             except BlockingIOError:
                 return
-            except OSError as error:
-                self._lost(ear, error)
+            except OSError:  # ENETDOWN: the link went down; or it is being deleted
+                ear.retry_at = 0.0
                 return
             kind = classify(frame, ear.mac, ear.watched.addresses)
             if kind is not None:
@@ -238,17 +255,6 @@ class Announcements:
         ear.muted_until = time.monotonic() + MUTE_SECONDS
         _attach(ear.socket, NOTHING)
 
-    def _lost(self, ear: _Ear, error: OSError) -> None:
-        """ENETDOWN: a link that only went down keeps its socket, a deleted one needs a new one."""
-        try:
-            if socket.if_nametoindex(ear.watched.interface) == ear.ifindex:
-                return
-        except OSError:
-            pass  # the link is gone: the socket below is closed, and retried until it is back
-        self._log.info("sniffer_lost", endpoint=ear.watched.endpoint, reason=error)
-        self._close(ear)
-        ear.retry_at = time.monotonic()
-
 
 def _open_socket(interface: str, instructions: tuple[Instruction, ...]) -> socket.socket:
     """A packet socket that never saw a frame from before its filter and its binding."""
@@ -262,6 +268,15 @@ def _open_socket(interface: str, instructions: tuple[Instruction, ...]) -> socke
         opened.close()
         raise
     return opened
+
+
+def _is_up(sniffer: socket.socket, interface: str) -> bool:
+    """Whether a link is up (netdevice(7): `struct ifreq` with the name, then the flags)."""
+    try:
+        answer = fcntl.ioctl(sniffer, _SIOCGIFFLAGS, struct.pack("16s24x", interface.encode()))
+    except OSError:
+        return False
+    return bool(struct.unpack_from("H", answer, 16)[0] & _IFF_UP)
 
 
 def _attach(sniffer: socket.socket, instructions: tuple[Instruction, ...]) -> None:

@@ -7,7 +7,6 @@ is remembered: it depends on nothing but the attribute.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from libtortie.datastore import gojson
@@ -16,7 +15,11 @@ from libtortie.model.ipam import Attribute, Owner
 from libtortie.model.times import rfc3339
 
 _LONG = 1000
-"""Characters above which a text is not remembered: 4096 are."""
+"""Characters above which a text is not remembered."""
+_MOST = 4096
+"""Texts that are remembered."""
+_texts: dict[int, tuple[Attribute, bytes]] = {}
+"""By the attribute itself, which is kept, so that its `id` stays its own."""
 
 
 def attribute_to_wire(attribute: Attribute) -> dict[str, Any]:
@@ -35,23 +38,15 @@ def attribute_to_wire(attribute: Attribute) -> dict[str, Any]:
 
 def attribute_text(attribute: Attribute) -> bytes:
     """The text of `attribute_to_wire`."""
-    more = attribute.alternate or attribute.released_at or attribute.extra
-    if more or not _is_short(attribute):
-        return gojson.dumps(attribute_to_wire(attribute), floats=False)
-    return _ordinary_text(attribute.handle_id, tuple(attribute.active.items()))
-
-
-def _is_short(attribute: Attribute) -> bool:
-    owner = attribute.active
-    try:
-        return len("".join((attribute.handle_id or "", *owner, *owner.values()))) < _LONG
-    except TypeError:
-        return False  # no text: `attribute_to_wire` says what
-
-
-@lru_cache(maxsize=4096)
-def _ordinary_text(handle_id: str | None, owner: tuple[tuple[str, str], ...]) -> bytes:
-    return gojson.dumps(attribute_to_wire(Attribute(handle_id, dict(owner))), floats=False)
+    known = _texts.get(id(attribute))
+    if known is not None:
+        return known[1]
+    text = gojson.dumps(attribute_to_wire(attribute), floats=False)
+    if len(text) < _LONG:
+        if len(_texts) >= _MOST:
+            _texts.clear()
+        _texts[id(attribute)] = (attribute, text)
+    return text
 
 
 def _owner_to_wire(owner: Owner) -> dict[str, str]:

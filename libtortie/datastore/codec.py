@@ -59,10 +59,7 @@ def encode(key: Key, value: Value) -> bytes:
     path = path_of(key)
     if not isinstance(key, BlockKey):  # a CIDR holds no text that could go wrong
         name_of(path)
-        try:
-            parse_path(path)
-        except Malformed as error:
-            raise InvalidInput(f"{key} cannot be stored: {error}") from error
+        _require_storable(key, path)
     try:
         return _to_text(key, value)
     except (ValueError, TypeError) as error:
@@ -102,18 +99,27 @@ def decode(key: Key, data: bytes) -> Value:
             return config_from_wire(path, wire)
 
 
+def _require_storable(key: Key, path: str) -> None:
+    if isinstance(key, HandleKey) and not path.endswith("/"):
+        return  # any other id makes a path of its own: told at once
+    try:
+        parse_path(path)
+    except Malformed as error:
+        raise InvalidInput(f"{key} cannot be stored: {error}") from error
+
+
 def _to_text(key: Key, value: Value) -> bytes:
     match key, value:
-        case ResourceKey(), Resource():
-            return gojson.dumps(_resource_to_wire(key, value))
+        case HandleKey(), Handle():
+            return handle_to_text(value)
         case BlockKey(cidr), Block():
             if value.cidr != cidr:
                 raise ValueError(f"the value is block {value.cidr}")
             return block_to_text(value)
         case AffinityKey(), BlockAffinity():
             return gojson.dumps(affinity_to_wire(value), floats=False)
-        case HandleKey(), Handle():
-            return handle_to_text(value)
+        case ResourceKey(), Resource():
+            return gojson.dumps(_resource_to_wire(key, value))
         case IPAMConfigKey(), IPAMConfig():
             return gojson.dumps(config_to_wire(value), floats=False)
     raise ValueError(f"a {type(value).__name__} is not stored under a {type(key).__name__}")

@@ -6,7 +6,7 @@ the profile has no events, since it never changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from libtortie.datastore.port import (
@@ -50,6 +50,11 @@ class WithDefaultProfile:
         """As the store's."""
         return self.inner.atomic
 
+    @property
+    def rewinds(self) -> int:
+        """As the store's."""
+        return self.inner.rewinds
+
     def get(self, key: Key) -> Record:
         """See `Datastore`."""
         return RECORD if key == KEY else self.inner.get(key)
@@ -57,6 +62,10 @@ class WithDefaultProfile:
     def list(self, scope: Scope) -> Listing:
         """See `Datastore`."""
         return _with_profile(scope, self.inner.list(scope))
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """See `Datastore`."""
+        return iter([self.list(scope)]) if _holds(scope) else self.inner.parts(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """See `Datastore`."""

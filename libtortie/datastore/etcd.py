@@ -9,7 +9,7 @@ is never sent twice. How endpoints, tokens and streams are dealt with is `etcd_c
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from libtortie.datastore import etcd_messages as messages
@@ -17,7 +17,7 @@ from libtortie.datastore.codec import as_read, decode
 from libtortie.datastore.etcd_answers import Outcome, outcome_of
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
-from libtortie.datastore.etcd_reader import read, span_of, span_of_scope
+from libtortie.datastore.etcd_reader import read, read_on, span_of, span_of_scope
 from libtortie.datastore.etcd_watch import EtcdWatch
 from libtortie.datastore.operations import (
     only,
@@ -70,6 +70,11 @@ class EtcdDatastore:
         """A commit is one transaction."""
         return True
 
+    @property
+    def rewinds(self) -> int:
+        """Counted by the headers of all answers (`etcd_timeline`)."""
+        return self._cluster.timeline.rewinds
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         (rows,) = read(self._cluster, [span_of(key)]).rows
@@ -81,6 +86,11 @@ class EtcdDatastore:
         """All values of a scope at one revision, in path order."""
         found = read(self._cluster, [span_of_scope(scope)])
         return listing_of(found.rows[0], found.revision)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """All values of a scope in path order, an answer at a time."""
+        for found in read_on(self._cluster, span_of_scope(scope)):
+            yield listing_of(found.rows[0], found.revision)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """The keys of a scope, in path order."""
@@ -139,7 +149,11 @@ class EtcdDatastore:
         payloads = [payload_of(op, self._stamps) for op in ops]
         for place, data in self._inherited(ops, payloads).items():
             payloads[place] = data
-        outcome = outcome_of(self._cluster.write(messages.transaction(ops, payloads)))
+        try:
+            answer = self._cluster.write(messages.transaction(ops, payloads))
+        except InvalidInput as error:
+            raise _sized(error, ops, payloads) from error
+        outcome = outcome_of(answer)
         if not outcome.succeeded:
             raise _refusal(ops, outcome)
         revision = str(outcome.revision)
@@ -168,10 +182,23 @@ class EtcdDatastore:
         return found
 
 
+def _sized(
+    error: InvalidInput, ops: Sequence[Op], payloads: Sequence[bytes | None]
+) -> InvalidInput:
+    """A refusal, which may be for its size, with what is the longest in it."""
+    sizes = (
+        (len(data), path_of(op.key))
+        for op, data in zip(ops, payloads, strict=True)
+        if data is not None and isinstance(op, Create | Update)
+    )
+    size, path = max(sizes, default=(0, ""))
+    return InvalidInput(f"{error}: {path} has {size} bytes") if path else error
+
+
 def _refusal(ops: Sequence[Op], outcome: Outcome) -> TortieError:
     """Why a transaction was refused, by what its reads found."""
     try:
-        for op, page in zip(ops, outcome.pages, strict=True):
+        for op, page in zip(ops, outcome.pages, strict=False):
             stored = next(iter(page.rows), None)
             if isinstance(op, Unchanged):
                 verify_scope(op, stored)

@@ -6,20 +6,21 @@ An answer that cannot be read is `Unavailable`: the request may have been carrie
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from libtortie.datastore.etcd_rpc import Message
-from libtortie.datastore.etcd_wire import fields
+from libtortie.datastore.etcd_wire import fields, text
 from libtortie.datastore.records import Change, Stored
 from libtortie.errors import Malformed, Unavailable
 
 # Field numbers of etcd's rpc.proto and kv.proto.
-_HEADER, _REVISION = 1, 3
+_HEADER, _CLUSTER, _REVISION, _TERM = 1, 1, 3, 4
 _KVS, _MORE = 2, 3
 _KEY, _MOD_REVISION, _VALUE = 1, 3, 5
 _SUCCEEDED, _RESPONSES = 2, 3
 _RANGE = 1
+_RANGE_FIELD = text(_RANGE, b"")[:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,41 @@ class Outcome:
     pages: tuple[Page, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Which cluster answered, at which revision of its store, in which term of raft's.
+
+    `wrote`: the revision is that of what was asked for itself.
+    """
+
+    cluster: int = 0
+    revision: int = 0
+    term: int = 0
+    wrote: bool = False
+
+    def is_before(self, known: Header) -> bool:
+        """Whether a cluster that had answered so can no more, unless it was put back."""
+        other = bool(known.cluster) and self.cluster != known.cluster
+        earlier = self.revision < known.revision + (self.wrote and bool(known.revision))
+        return other or earlier or self.term < known.term
+
+
+def header_of(answer: bytes, *, transaction: bool = False) -> Header:
+    """The header of an answer; an empty one where there is none that can be read."""
+    found: dict[int, int | bytes] = {}
+    wrote = False
+    with suppress(Malformed):
+        for field, value in fields(answer):
+            if field == _HEADER:
+                found = dict(fields(_bytes(value)))
+            if not transaction or (wrote and found):
+                break
+            wrote |= field == _RESPONSES and next(fields(_bytes(value)), (_RANGE, 0))[0] != _RANGE
+        cluster, revision, term = (_number(found.get(at, 0)) for at in (_CLUSTER, _REVISION, _TERM))
+        return Header(cluster, revision, term, wrote)
+    return Header()
+
+
 def range_of(answer: bytes) -> Outcome:
     """A range's answer, as that of a transaction of this one read."""
     with _read_again():
@@ -48,7 +84,8 @@ def range_of(answer: bytes) -> Outcome:
 
 def outcome_of(answer: bytes) -> Outcome:
     """A transaction's answer."""
-    succeeded, revision, pages = False, 0, []
+    succeeded, revision = False, 0
+    pages: list[Page] = []
     with _read_again():
         for field, value in fields(answer):
             if field == _HEADER:
@@ -56,9 +93,7 @@ def outcome_of(answer: bytes) -> Outcome:
             elif field == _SUCCEEDED:
                 succeeded = value == 1
             elif field == _RESPONSES:
-                pages += [
-                    _page(_bytes(found)) for one, found in fields(_bytes(value)) if one == _RANGE
-                ]
+                pages += _pages_in(_bytes(value))
         return Outcome(succeeded, revision, tuple(pages))
 
 
@@ -69,6 +104,14 @@ def changes_of(response: Message) -> Iterator[Change]:
         yield Change(
             event.kv.mod_revision, _path(event.kv.key), None if removed else event.kv.value
         )
+
+
+def _pages_in(response: bytes) -> Iterator[Page]:
+    """What a read found; of a write, which has one field as every response has, nothing is read."""
+    if response.startswith(_RANGE_FIELD):
+        for field, value in fields(response):
+            if field == _RANGE:
+                yield _page(_bytes(value))
 
 
 def _page(answer: bytes) -> Page:
@@ -90,8 +133,8 @@ def _row(message: bytes) -> tuple[bytes, Stored]:
             key = _bytes(value)
         elif field == _VALUE:
             data = _bytes(value)
-        elif field == _MOD_REVISION and isinstance(value, int):
-            revision = value
+        elif field == _MOD_REVISION:
+            revision = _number(value)
     return key, Stored(_path(key), revision, data)
 
 
@@ -103,13 +146,19 @@ def _revision(answer: bytes) -> int:
 
 
 def _revision_in(header: bytes) -> int:
-    return next((int(n) for place, n in fields(header) if place == _REVISION), 0)
+    return next((_number(n) for place, n in fields(header) if place == _REVISION), 0)
 
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, bytes):
         return value
     raise Malformed("etcd's answer: a number where a message belongs")
+
+
+def _number(value: int | bytes) -> int:
+    if isinstance(value, int):
+        return value
+    raise Malformed("etcd's answer: a message where a number belongs")
 
 
 def _path(key: bytes) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from libtortie.datastore import etcd_messages as messages
-from libtortie.datastore.etcd_answers import range_of
+from libtortie.datastore.etcd_answers import header_of, range_of
 from libtortie.datastore.etcd_config import EtcdConfig, Timing, read_tls, targets_of
 from libtortie.datastore.etcd_rpc import (
     Channel,
@@ -24,6 +24,7 @@ from libtortie.datastore.etcd_rpc import (
     Stream,
     means_no_authentication,
 )
+from libtortie.datastore.etcd_timeline import Timeline
 from libtortie.errors import Closed, InvalidInput, Unauthorized, Unavailable
 
 PAUSE = 0.05
@@ -47,6 +48,7 @@ class EtcdCluster:
     ) -> None:
         """`choose(n)` picks the endpoint to begin with. Raises `InvalidInput`."""
         self.timing = timing
+        self.timeline = Timeline()
         self._config = config
         self._on_call = on_call
         targets = targets_of(config)
@@ -65,13 +67,11 @@ class EtcdCluster:
 
     def read(self, method: str, request: bytes) -> bytes:
         """One answer, from whichever endpoint gives it within the deadline."""
-        answer: bytes = self._call(method, request, repeatable=True)
-        return answer
+        return self._asked(method, request, repeatable=True)
 
     def write(self, request: bytes) -> bytes:
         """The answer of a transaction. `Unavailable` may mean that it was carried out."""
-        answer: bytes = self._call("txn", request, repeatable=False)
-        return answer
+        return self._asked("txn", request, repeatable=False)
 
     def watch(self, requests: Iterator[Message]) -> tuple[Stream, Callable[[Failure], None]]:
         """A stream, and whom to tell why it failed. Raises `Failure`."""
@@ -99,6 +99,12 @@ class EtcdCluster:
         """Raise `Closed` after `close`."""
         if self.closed:
             raise Closed("the datastore is closed")
+
+    def _asked(self, method: str, request: bytes, *, repeatable: bool) -> bytes:
+        sent = self.timeline.moment()
+        answer: bytes = self._call(method, request, repeatable=repeatable)
+        self.timeline.learn(header_of(answer, transaction=not repeatable), sent)
+        return answer
 
     def _call(self, method: str, request: Message, *, repeatable: bool) -> Message:
         deadline = self._deadline()

@@ -8,12 +8,13 @@ a transaction without any read could be judged by a member that lags behind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from libtortie.datastore.codec import name_of
 from libtortie.datastore.etcd_rpc import Message, pb
 from libtortie.datastore.etcd_wire import number, text
 from libtortie.datastore.operations import position_of
-from libtortie.datastore.port import Create, Delete, KeyOp, Op, Unchanged
+from libtortie.datastore.port import Check, Create, Delete, KeyOp, Op, Unchanged
 from libtortie.datastore.records import counted
 from libtortie.model.keys import path_of, scope_bounds
 
@@ -30,6 +31,7 @@ _EQUAL_VERSION = number(1, _EQUAL) + number(2, _VERSION)
 _EQUAL_MOD = number(1, _EQUAL) + number(2, _MOD)
 _LESS_MOD = number(1, _LESS) + number(2, _MOD)
 _NONE = number(4, 0)
+_GUARDS = (Check, Unchanged)
 
 _NEVER = -1
 """A revision that no key has: not even an absent one, which has 0. `counted` says it, too."""
@@ -63,28 +65,20 @@ def transaction(ops: Sequence[Op], payloads: Sequence[bytes | None]) -> bytes:
     """
     expectations, changes, evidence = [], [], []
     for op, payload in zip(ops, payloads, strict=True):
-        if isinstance(op, Unchanged):
-            low, high = map(name_of, scope_bounds(op.scope))
-            next_revision = position_of(op) + 1
-            expectations.append(_untouched(low, high, next_revision))
-            newest = scan(low, high, 1, keys_only=True) + number(10, next_revision)
-            evidence.append(text(_RANGE, newest))
+        if isinstance(op, _GUARDS):
+            expectation, found = _guard(op)
+            expectations.append(expectation)
+            evidence.append(found)
             continue
         name = name_of(path_of(op.key))
         key = text(1, name)
-        expectations.append(_expectation(op, name))
-        evidence.append(text(_RANGE, key + _KEYS_ONLY))
+        expectations.append(text(_COMPARE, _expectation(op, name)))
+        evidence.append(text(_FAILURE, text(_RANGE, key + _KEYS_ONLY)))
         if payload is not None:
-            changes.append(text(_PUT, key + text(2, payload)))
+            changes.append(text(_SUCCESS, text(_PUT, key + text(2, payload))))
         elif isinstance(op, Delete):
-            changes.append(text(_DELETE, key))
-    return b"".join(
-        [
-            *(text(_COMPARE, one) for one in expectations),
-            *(text(_SUCCESS, one) for one in changes),
-            *(text(_FAILURE, one) for one in evidence),
-        ]
-    )
+            changes.append(text(_SUCCESS, text(_DELETE, key)))
+    return b"".join([*expectations, *changes, *evidence])
 
 
 def removal(path: str) -> bytes:
@@ -118,6 +112,20 @@ def authentication(username: str, password: str) -> Message:
     return pb.AuthenticateRequest(name=username, password=password)
 
 
+@lru_cache(maxsize=256)
+def _guard(op: Check | Unchanged) -> tuple[bytes, bytes]:
+    """The compare, and what is read when it fails; remembered: guards stay the same."""
+    if isinstance(op, Check):
+        name = name_of(path_of(op.key))
+        expectation, found = _expectation(op, name), text(1, name) + _KEYS_ONLY
+    else:
+        low, high = map(name_of, scope_bounds(op.scope))
+        next_revision = position_of(op) + 1
+        expectation = _untouched(low, high, next_revision)
+        found = scan(low, high, 1, keys_only=True) + number(10, next_revision)
+    return text(_COMPARE, expectation), text(_FAILURE, text(_RANGE, found))
+
+
 def _untouched(low: bytes, high: bytes, revision: int) -> bytes:
     """The compare that holds where all of a range is older than a revision."""
     return _LESS_MOD + text(3, low) + number(6, revision) + text(64, high)
@@ -128,4 +136,9 @@ def _expectation(op: KeyOp, name: bytes) -> bytes:
     expected = None if isinstance(op, Create) else op.revision
     if expected is None:
         return _EQUAL_VERSION + text(3, name) + _NONE
-    return _EQUAL_MOD + text(3, name) + number(6, number_of(expected))
+    return _EQUAL_MOD + text(3, name) + _at(expected)
+
+
+@lru_cache(maxsize=256)
+def _at(revision: str) -> bytes:
+    return number(6, number_of(revision))

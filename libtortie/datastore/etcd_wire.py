@@ -13,6 +13,10 @@ from libtortie.errors import Malformed
 _MASK = 2**64 - 1
 _BYTES = tuple(bytes((value,)) for value in range(0x80))
 """Of the numbers that take one byte: most are such, and a look is quicker than making one."""
+_HEADS = tuple(
+    tuple(bytes((field << 3 | 2, length)) for length in range(0x80)) for field in range(16)
+)
+"""What stands before a short value, by field and length."""
 
 
 def number(field: int, value: int) -> bytes:
@@ -22,17 +26,17 @@ def number(field: int, value: int) -> bytes:
 
 def text(field: int, value: bytes) -> bytes:
     """A length-delimited field: bytes, or a message that is already encoded."""
-    length = len(value)
-    if field < 16 and length < 0x80:
-        return _BYTES[field << 3 | 2] + _BYTES[length] + value
-    return _varint(field << 3 | 2) + _varint(length) + value
+    try:
+        return _HEADS[field][len(value)] + value
+    except IndexError:
+        return _varint(field << 3 | 2) + _varint(len(value)) + value
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a message in their order, numbers as unsigned. Raises `Malformed`."""
     at, end = 0, len(data)
     while at < end:
-        tag, at = _read_varint(data, at)
+        tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
         value, at = _read_varint(data, at)
         kind = tag & 7
         if kind == 0:

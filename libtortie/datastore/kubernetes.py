@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -96,6 +96,11 @@ class KubernetesDatastore:
         return False
 
     @property
+    def rewinds(self) -> int:
+        """Not noticed: nothing is remembered of a store without transactions."""
+        return 0
+
+    @property
     def group(self) -> Group:
         """The API group in use. Raises `Unavailable` while the server does not say."""
         if self._configured is None:
@@ -127,6 +132,10 @@ class KubernetesDatastore:
         shape = self._shape(scope)
         bodies, revision = self._bodies(shape, scope)
         return listing_of(shape, scope, bodies, revision)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """As `list`, in one part."""
+        yield self.list(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """The keys of a scope, in path order."""

@@ -11,7 +11,6 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Self
 
 from libtortie.datastore.crd_shapes import Query
@@ -134,10 +133,5 @@ class KubernetesWatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,7 +7,7 @@ watch mean is here, once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -102,6 +102,11 @@ class LoggedStore(ABC):
         """A commit is one transaction."""
         return True
 
+    @property
+    def rewinds(self) -> int:
+        """Nobody puts a backup in the place of an open file, or of memory."""
+        return 0
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         path = _path(key)
@@ -118,6 +123,10 @@ class LoggedStore(ABC):
             found = rows.scan(low, high)
             revision = rows.revision()
         return listing_of(found, revision)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """As `list`, in one part."""
+        yield self.list(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         """The keys of a scope, in path order."""

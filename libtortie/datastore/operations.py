@@ -24,7 +24,7 @@ from libtortie.model.keys import Key, path_of, scope_path
 
 def require_distinct(ops: Sequence[Op]) -> None:
     """Raise `InvalidInput` when a key, or the scope of an `Unchanged`, is named twice."""
-    keys = {path_of(op.key) for op in ops if not isinstance(op, Unchanged)}
+    keys = set(map(path_of, [op.key for op in ops if not isinstance(op, Unchanged)]))
     scopes = {op.scope for op in ops if isinstance(op, Unchanged)}
     if len(keys) + len(scopes) < len(ops):
         raise InvalidInput("a commit may name each key and each scope only once")
@@ -32,14 +32,12 @@ def require_distinct(ops: Sequence[Op]) -> None:
 
 def payload_of(op: Op, stamps: Stamps) -> bytes | None:
     """The bytes to write, where they do not depend on what is stored."""
-    match op:
-        case Create(key, value):
-            return encode(key, stamps.born(value))
-        case Update(key, value):
-            data = encode(key, value)
-            return data if is_marked(value) else None
-        case _:
-            return None
+    if isinstance(op, Create):
+        return encode(op.key, stamps.born(op.value))
+    if isinstance(op, Update):
+        data = encode(op.key, op.value)
+        return data if is_marked(op.value) else None
+    return None
 
 
 def replacement(op: Update, stored: Stored | None, stamps: Stamps) -> bytes:

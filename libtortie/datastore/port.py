@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
 from libtortie.model.ipam import Block, BlockAffinity, Handle, IPAMConfig
@@ -139,12 +138,7 @@ class Watch(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Datastore(Protocol):
@@ -159,12 +153,25 @@ class Datastore(Protocol):
         """Whether `commit` is one transaction: all of it is seen and stays, or nothing."""
         ...
 
+    @property
+    def rewinds(self) -> int:
+        """How often this store was found put back to an earlier state (a backup): what is
+        remembered from before is void. Always 0 where that is never noticed."""
+        ...
+
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
         ...
 
     def list(self, scope: Scope) -> Listing:
         """All values of a scope, in path order."""
+        ...
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        """All values of a scope in path order, part by part, for what is too much to have at once.
+
+        What is there throughout is in one part, exactly; parts may be of different revisions.
+        """
         ...
 
     def names(self, scope: Scope) -> tuple[Key, ...]:

@@ -115,6 +115,10 @@ class HttpKubeClient:
         except errors.Compacted:  # the pages' state is gone meanwhile: all at once
             return self._pages(model, namespace, label_selector, field_selector, 0)
 
+    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+        """As `list`, a page at a time. Raises `Compacted`: begin anew."""
+        return self._read_pages(model, namespace, "", "", PAGE)
+
     def watch(
         self,
         model: type[T],
@@ -351,6 +355,15 @@ class HttpKubeClient:
         self, model: type[T], namespace: str, label_selector: str, field_selector: str, limit: int
     ) -> tuple[tuple[T, ...], str]:
         found: list[T] = []
+        version = ""
+        for page in self._read_pages(model, namespace, label_selector, field_selector, limit):
+            found += page[0]
+            version = page[1]
+        return tuple(found), version
+
+    def _read_pages(
+        self, model: type[T], namespace: str, label_selector: str, field_selector: str, limit: int
+    ) -> Iterator[tuple[tuple[T, ...], str]]:
         token = ""
         while True:
             request = prepare.list_(
@@ -363,10 +376,11 @@ class HttpKubeClient:
             )
             context = self._context(request)
             body = replies.parse(self.send(request), context)
-            found.extend(replies.items(model, body, context))
+            objects = replies.items(model, body, context)
             version, token = replies.list_meta(body, context, token)
+            yield objects, version
             if not token:
-                return tuple(found), version
+                return
 
 
 def _read_all(response: requests.Response, context: str) -> bytes:

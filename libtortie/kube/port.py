@@ -89,6 +89,13 @@ class KubeReader(Protocol):
         """Objects and the list's resourceVersion; an empty namespace means all."""
         ...
 
+    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+        """As `list`, a page at a time, for what is too much to have at once.
+
+        Raises `Compacted` when the state that the first page is of is gone: begin anew.
+        """
+        ...
+
 
 class KubeClient(KubeReader, Protocol):
     """Read, watch and patch."""

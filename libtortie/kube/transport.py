@@ -3,7 +3,8 @@
 requests' own read timeout starts anew with every byte, so a server that drips one byte a second
 holds a caller for ever. Here the reader under http.client waits in slices and looks at the call's
 `Limits` between them: total deadline, silence, and a stop event set by another thread. Name
-resolution, connect and each of several addresses share the same deadline.
+resolution, connect and each of several addresses share the same deadline. A slice in which this
+process stood still (a paused VM, a starved CPU) does not count: the answer may be there, unread.
 
 Proxies and ~/.netrc of the environment are ignored: a CNI plugin inherits its runtime's.
 """
@@ -30,6 +31,9 @@ import urllib3.connectionpool
 from libtortie.kube.credentials import Credentials
 
 SLICE = 0.2  # seconds between two looks at a stop event
+STEP = 1.0  # seconds of one wait without one
+STANDSTILL = 0.5  # seconds: a wait that ends so late tells that this process was not running
+MOST_FORGIVEN = 60.0  # seconds of standing still that one call may outlive its deadline by
 _POOL = 10
 _KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -78,6 +82,8 @@ class Limits:
         self._deadline = clock() + total
         self._idle: float | None = None
         self._heard = clock()
+        self._step = clock(), self._deadline
+        self._mercy = MOST_FORGIVEN
         self.connected = False
 
     def stream(self, total: float, idle: float) -> None:
@@ -95,6 +101,7 @@ class Limits:
         if self._stop is not None and self._stop.is_set():
             raise StoppedError
         now = self._clock()
+        self._forgive(now)
         left = self._deadline - now
         if left <= 0:
             waiting = self.connected and self._idle is None
@@ -104,12 +111,25 @@ class Limits:
             if quiet <= 0:
                 raise DeadlineError(f"silent for {self._idle:g} s", answering=False)
             left = min(left, quiet)
-        return min(left, SLICE) if self._stop is not None else left
+        left = min(left, STEP if self._stop is None else SLICE)
+        self._step = now, now + left
+        return left
 
     def left(self) -> float:
         """Time to the deadline. Raises like `wait`."""
         self.wait()
-        return max(0.001, self._deadline - self._clock())
+        now = self._clock()
+        self._step = now, self._deadline
+        return max(0.001, self._deadline - now)
+
+    def _forgive(self, now: float) -> None:
+        """Let a step that ended much later than it was to end not count."""
+        began, due = self._step
+        if now - due > STANDSTILL:
+            stood = min(now - began, self._mercy)
+            self._mercy -= stood
+            self._deadline += stood
+            self._heard += stood
 
 
 def build_session(credentials: Credentials) -> requests.Session:

@@ -35,6 +35,8 @@ RUN_DIR = Path("/run/netns")
 DEADLINE = 10.0
 """Seconds that work inside a namespace may take before its caller gives up."""
 
+_STEP = 1.0
+
 _ABSENT = (
     errno.ENOENT,
     errno.ENOTDIR,
@@ -133,7 +135,8 @@ def enter_open(namespace: io.FileIO) -> None:
 def on_thread(work: Callable[[], T], deadline: float, what: str) -> T:
     """Run `work` on a new thread and hand back its result or raise its exception.
 
-    Raises Unavailable, naming `what`, after `deadline` seconds.
+    Raises Unavailable, naming `what`, after `deadline` seconds. They are counted in steps, so that
+    a machine that stood still has lost one of them.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -146,7 +149,10 @@ def on_thread(work: Callable[[], T], deadline: float, what: str) -> T:
 
     thread = threading.Thread(target=run, name="netns", daemon=True)
     thread.start()
-    thread.join(deadline)
+    left = deadline
+    while left > 0 and thread.is_alive():
+        thread.join(min(left, _STEP))
+        left -= _STEP
     if errors:
         raise errors.pop()
     if not results:

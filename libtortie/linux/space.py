@@ -10,7 +10,6 @@ import errno
 import io
 import socket
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from libtortie.errors import InvalidInput, NotFound
@@ -62,12 +61,7 @@ class Space:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -63,6 +63,10 @@ class ResourceKey:
     name: str
     namespace: str = ""
 
+    def __hash__(self) -> int:
+        """By the kind's text: an enumeration's own hash costs more than all the rest."""
+        return hash((str.__hash__(self.kind), self.name, self.namespace))
+
 
 @dataclass(frozen=True, slots=True)
 class BlockKey:
@@ -93,6 +97,10 @@ class HandleKey:
     """An IPAM handle, by its id (case kept)."""
 
     handle_id: str
+
+    def __hash__(self) -> int:
+        """As a block's: quick."""
+        return hash(self.handle_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,14 @@ from tests.fakes.etcd_server import EtcdMember, etcd_members
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.kernel import FakeKernel, FakeNamespaces
 from tests.fakes.kubectl import Kubectl, kubectl_for
+from tests.fakes.patience import patience
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patience() -> Iterator[None]:
+    """Before all others: who names no deadline in these tests has a long one."""
+    with patience():
+        yield
 
 
 class World(Protocol):
@@ -72,10 +81,11 @@ class RealWorld:
         topology.ensure_bridge(path, name)
 
     def close(self) -> None:
-        for descriptor in self._held:
-            os.close(descriptor)
-        for path in self._paths:
-            netns.delete(path)
+        with ExitStack() as stack:  # one that fails must not keep the others
+            for path in self._paths:
+                stack.callback(netns.delete, path)
+            for descriptor in self._held:
+                stack.callback(os.close, descriptor)
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.root)])

@@ -28,12 +28,14 @@ from libtortie.model.keys import BlockKey, HandleKey, Handles
 CIDR = ip_network("10.250.0.0/26")
 BLOCK = BlockKey(CIDR)
 PAIR = (HandleKey("left"), HandleKey("right"))
+PATIENCE = 90.0
+"""Seconds to wait for the lock: whoever holds it may be stopped for a while."""
 Way = Callable[[sqlite3.Connection, Path, int], None]
 
 
 def add_and_delete(path: Path, number: int, rounds: int) -> None:
     """Take an address and give it back, by compare-and-swap, as attachments do."""
-    with closing(SqliteDatastore(path, node="n1", timeout=30)) as store:
+    with closing(SqliteDatastore(path, node="n1", timeout=PATIENCE)) as store:
         for i in range(rounds):
             key = HandleKey(f"h{number}-{i}")
             _retried(lambda key=key: _take(store, key))  # type: ignore[misc]  # bound per round
@@ -42,14 +44,14 @@ def add_and_delete(path: Path, number: int, rounds: int) -> None:
 
 def create_at_once(path: Path, number: int, rounds: int) -> None:
     """Open a file that may not exist yet and write to it."""
-    with closing(SqliteDatastore(path, node="n1", timeout=30)) as store:
+    with closing(SqliteDatastore(path, node="n1", timeout=PATIENCE)) as store:
         for i in range(rounds):
             store.create(HandleKey(f"h{number}-{i}"), Handle({CIDR: 1}))
 
 
 def churn(path: Path) -> None:
     """Raise two handles together for ever; print each number that was committed."""
-    store = SqliteDatastore(path)
+    store = SqliteDatastore(path, timeout=PATIENCE)
     for number in count(1):
         old = [_found(store, key) for key in PAIR]
         ops = [
@@ -78,7 +80,7 @@ def hold(path: Path) -> None:
 
 def put_each(path: Path) -> None:
     """Create a handle named by each line of stdin; say when it is done."""
-    store = SqliteDatastore(path)
+    store = SqliteDatastore(path, timeout=PATIENCE)
     for line in sys.stdin:
         store.create(HandleKey(line.strip()), Handle({CIDR: 1}))
         print(line.strip(), flush=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -24,8 +26,9 @@ def test_a_list_of_many_pages_is_of_one_revision(
 ) -> None:
     """Two handles move together: no listing sees them differ, though pages lie between them."""
     monkeypatch.setattr(etcd_reader, "PAGE", 3)
+    monkeypatch.setattr(etcd_reader, "ANSWER", 1)
     first, last = HandleKey("a"), HandleKey("z")
-    done = threading.Event()
+    enough = threading.Event()
     with closing(store_at(member.url)) as store, closing(store_at(member.url)) as writer:
         store.commit([Create(HandleKey(f"m{i:02}"), handle()) for i in range(20)])
         records: tuple[Record | None, ...] = writer.commit(
@@ -34,24 +37,29 @@ def test_a_list_of_many_pages_is_of_one_revision(
 
         def write() -> None:
             current = records
-            for count in range(1, 200):
+            for count in itertools.count(1):
                 current = writer.commit(
                     [Update(r.key, handle(count), r.revision) for r in current if r is not None]
                 )
-            done.set()
+                if enough.is_set():
+                    return
 
         thread = threading.Thread(target=write, daemon=True)
         thread.start()
-        listed = 0
-        while not done.is_set():
-            listing = store.list(Handles())
-            found = {record.key: record for record in listing.records}
-            assert len(found) == 22
-            assert found[first].value == found[last].value
-            assert int(found[first].revision) <= int(listing.revision)
-            listed += 1
-        thread.join(DEADLINE)
-        assert listed > 3
+        seen: set[str] = set()
+        ends = time.monotonic() + DEADLINE
+        try:
+            while len(seen) < 20:
+                listing = store.list(Handles())
+                found = {record.key: record for record in listing.records}
+                assert len(found) == 22
+                assert found[first].value == found[last].value
+                assert int(found[first].revision) <= int(listing.revision)
+                seen.add(found[first].revision)
+                assert time.monotonic() < ends, "they do not move"
+        finally:
+            enough.set()
+            thread.join(DEADLINE)
 
 
 def test_a_list_whose_revision_is_compacted_begins_anew(
@@ -89,8 +97,25 @@ def test_a_snapshot_is_one_round_trip_and_of_one_revision_however_much_is_read_o
         assert calls == ["/etcdserverpb.KV/Range"]
         calls.clear()
         monkeypatch.setattr(etcd_reader, "PAGE", 30)
+        monkeypatch.setattr(etcd_reader, "ANSWER", 1)
         assert store.snapshot([*keys, KEY], [Handles()]).listings == whole.listings
         assert calls == ["/etcdserverpb.KV/Txn"] + 4 * ["/etcdserverpb.KV/Range"]
+
+
+def test_later_answers_have_as_many_rows_as_their_size_allows(
+    member: EtcdMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """etcd looks at all that is left for each answer: many small ones take the square of it."""
+    monkeypatch.setattr(etcd_reader, "PAGE", 3)
+    calls: list[str] = []
+    with closing(EtcdDatastore(EtcdConfig(member.url), on_call=calls.append)) as store:
+        keys = [HandleKey(f"h{i:03}") for i in range(100)]
+        store.commit([Create(key, handle()) for key in keys])
+        for rows, answers in ((97, 2), (49, 3)):
+            monkeypatch.setattr(etcd_reader, "ANSWER", rows * 100)  # each counts 100 bytes at least
+            calls.clear()
+            assert [one.key for one in store.list(Handles()).records] == keys
+            assert len(calls) == answers
 
 
 def test_what_is_read_on_is_of_the_first_answers_revision(

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +20,9 @@ from libtortie.model.keys import Handles
 from tests.fakes.datastore_race import FOLLOWER, Race, race
 from tests.fakes.etcd_client import BRISK, DEADLINE, store_at
 from tests.fakes.etcd_links import Links, linked_members
-from tests.fakes.etcd_server import EtcdMember
+from tests.fakes.etcd_server import EtcdMember, leader_of
 from tests.fakes.tcp_proxy import tcp_proxy
 
-PATIENT = replace(BRISK, call=30.0, attempt=2.0)
 STEPS = 30
 """Acknowledged steps to wait for before and after each blow."""
 
@@ -37,23 +34,12 @@ def links(tmp_path: Path) -> Iterator[Links]:
         yield found
 
 
-def leader_of(members: Sequence[EtcdMember]) -> EtcdMember:
-    """The one that leads, once one does."""
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        for one in members:
-            with contextlib.suppress(OSError):
-                if one.is_leader():
-                    return one
-    raise AssertionError("nobody leads")
-
-
 @contextmanager
 def raced(urls: Sequence[str]) -> Iterator[Race]:
     def open_store() -> Datastore:
-        return store_at(*urls)
+        return store_at(*urls, timing=BRISK)
 
-    with closing(store_at(*urls, timing=PATIENT)) as judge, race(open_store, judge) as running:
+    with closing(store_at(*urls)) as judge, race(open_store, judge) as running:
         running.progress(STEPS)
         yield running
         running.progress(STEPS)
@@ -111,7 +97,7 @@ def test_history_is_compacted_while_the_reader_is_cut_off(member: EtcdMember) ->
 
         def open_store() -> Datastore:
             follows = threading.current_thread().name == FOLLOWER
-            return store_at(proxy.url if follows else member.url)
+            return store_at(proxy.url if follows else member.url, timing=BRISK)
 
         with race(open_store, judge) as running:
             running.progress(STEPS)
@@ -129,12 +115,11 @@ def test_history_is_compacted_while_the_reader_is_cut_off(member: EtcdMember) ->
 
 def test_answers_are_lost(member: EtcdMember) -> None:
     """Whatever is answered to whom, each step happens once."""
-    armed, losing = threading.Event(), threading.Event()
+    armed, losing = threading.Semaphore(0), threading.Event()
     with tcp_proxy(member.port) as proxy, closing(store_at(member.url)) as judge:
 
         def told(method: str) -> None:
-            if method.endswith("Txn") and armed.is_set():
-                armed.clear()
+            if method.endswith("Txn") and armed.acquire(blocking=False):  # by one of them
                 proxy.losing_replies.set()
                 losing.set()
 
@@ -145,7 +130,7 @@ def test_answers_are_lost(member: EtcdMember) -> None:
             for _ in range(10):
                 running.progress(STEPS // 3)
                 losing.clear()
-                armed.set()
+                armed.release()
                 assert losing.wait(DEADLINE)
                 before = judge.list(Handles()).revision
                 with contextlib.closing(judge.watch(Handles(), before)) as watch:

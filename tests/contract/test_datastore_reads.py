@@ -8,6 +8,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from libtortie.datastore import etcd_reader
+from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.port import (
     Create,
     Datastore,
@@ -114,6 +116,22 @@ def test_list_skips_malformed_values_and_names_them(harness: Harness) -> None:
     assert re.search(f"{called(bad)}: block", listing.malformed[0])
     with pytest.raises(Malformed, match=called(bad)):
         harness.store.get(handle_key("bad"))
+
+
+def test_parts_are_what_a_list_has(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that cannot be read; where it reads in pages, in several."""
+    monkeypatch.setattr(etcd_reader, "PAGE", 3)
+    monkeypatch.setattr(etcd_reader, "ANSWER", 1)
+    store = harness.store
+    assert [record for part in store.parts(Handles()) for record in part.records] == []
+    for number in range(10):
+        store.create(handle_key(f"h{number}"), handle(number))
+    harness.put_raw(path_of(handle_key("h45")), NOT_A_HANDLE)
+    listing = store.list(Handles())
+    parts = [*store.parts(Handles())]
+    assert tuple(record for part in parts for record in part.records) == listing.records
+    assert tuple(text for part in parts for text in part.malformed) == listing.malformed != ()
+    assert len(parts) == (4 if isinstance(store, EtcdDatastore) else 1)
 
 
 def test_a_malformed_value_can_be_deleted(harness: Harness) -> None:

@@ -80,7 +80,7 @@ def test_a_writer_dies_at_every_step_of_a_commit(path: Path) -> None:
     """Between two statements, within one, within a write: all of the commit is there or none."""
     with closing(SqliteDatastore(path)):  # somebody else has the file open, so its log stays
         ran = subprocess.run(
-            command("die", path), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+            command("die", path), cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
         )
     assert (ran.returncode, ran.stderr) == (0, "")
     deaths = {way: int(number) for way, number in map(str.split, ran.stdout.splitlines())}

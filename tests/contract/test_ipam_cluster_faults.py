@@ -17,12 +17,12 @@ import pytest
 
 from ipam.client import AddressRequest, Allocation, IPAMClient, Retry
 from libtortie.errors import Conflict, Unavailable
-from tests.fakes.etcd_client import DEADLINE, eventually, store_at
-from tests.fakes.etcd_server import EtcdMember
+from tests.fakes.etcd_client import BRISK, DEADLINE, eventually, store_at
+from tests.fakes.etcd_server import EtcdMember, leader_of
 from tests.fakes.ipam_world import World, plain_pod, pool, vm_pod
 
 BOTH = AddressRequest(ipv6=True)
-PATIENT = Retry(attempts=200, seconds=60.0)
+PATIENT = Retry(attempts=1000, seconds=DEADLINE)
 WRITERS = 4
 CYCLES_AFTER = 6
 """Each writer goes on for so many cycles once the fault is over."""
@@ -44,7 +44,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            with closing(store_at(*self._urls)) as store:
+            with closing(store_at(*self._urls, timing=BRISK)) as store:
                 client = IPAMClient(store, self.node, now=lambda: datetime.now(UTC), retry=PATIENT)
                 for number in itertools.count():
                     if self.quota is not None and self.cycles >= self.quota:
@@ -104,12 +104,8 @@ def _insist(work: Callable[[], object]) -> None:
     eventually(once)
 
 
-def _leader(trio: list[EtcdMember]) -> EtcdMember:
-    return next(one for one in trio if one.process is not None and one.is_leader())
-
-
 def _kill(trio: list[EtcdMember], writers: list[Writer]) -> None:
-    leader = _leader(trio)
+    leader = leader_of(trio)
     leader.stop()
     _all_go_on(writers)
     leader.start()
@@ -117,7 +113,7 @@ def _kill(trio: list[EtcdMember], writers: list[Writer]) -> None:
 
 
 def _freeze(trio: list[EtcdMember], writers: list[Writer]) -> None:
-    leader = _leader(trio)
+    leader = leader_of(trio)
     leader.freeze()
     try:
         _all_go_on(writers)

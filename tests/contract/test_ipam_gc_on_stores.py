@@ -199,7 +199,7 @@ def cluster(server: ApiServer) -> Iterator[Town]:
     fake = FakeKube()
     fake.api = server.api
     town = Town(kube=fake)
-    with closing(HttpKubeClient(direct(server.url), timeout=5)) as client:
+    with closing(HttpKubeClient(direct(server.url))) as client:
         town.reader = client
         town.start("web")
         town.start("app")

@@ -12,11 +12,11 @@ from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.errors import Conflict, Unavailable
 from tests.fakes.etcd_client import DEADLINE, eventually, store_at
-from tests.fakes.etcd_server import EtcdMember
+from tests.fakes.etcd_server import EtcdMember, leader_of
 from tests.fakes.ipam_world import World, plain_pod, pool
 
 BOTH = AddressRequest(ipv6=True)
-PATIENT = Retry(attempts=200, seconds=60.0)
+PATIENT = Retry(attempts=1000, seconds=DEADLINE)
 
 
 def pools(world: World) -> World:
@@ -60,7 +60,7 @@ def test_the_leader_is_killed_while_four_nodes_allocate(trio: list[EtcdMember]) 
             thread.start()
         for _ in range(12):
             assert first.acquire(timeout=DEADLINE)
-        next(one for one in trio if one.is_leader()).stop()
+        leader_of(trio).stop()
         for thread in threads:
             thread.join(4 * DEADLINE)
             assert not thread.is_alive()

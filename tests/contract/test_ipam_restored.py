@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from ipam.reads import Reads, prepare
 from ipam.transaction import Transaction
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.port import Op, Record
 from libtortie.errors import NoFreeAddresses
-from libtortie.model.keys import Kind
+from libtortie.model.keys import Kind, ResourceKey
 from tests.fakes.etcd_server import EtcdMember, etcd_members
+from tests.fakes.ipam_batches import together
 from tests.fakes.ipam_world import World, plain_pod, pool
 
 V4 = AddressRequest()
@@ -38,14 +42,40 @@ def restore(member: EtcdMember, directory: Path) -> None:
     member.wait_healthy()
 
 
+@contextmanager
+def a_store(directory: Path) -> Iterator[tuple[EtcdMember, EtcdDatastore, World]]:
+    """An etcd, its client, and one pool in it."""
+    with etcd_members(directory) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
+        yield member, st, World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+
+
+@contextmanager
+def reservation_back(
+    directory: Path, reserved: str
+) -> Iterator[tuple[EtcdDatastore, World, IPAMClient]]:
+    """A client that remembers no reservation `r`, which a restore has just brought back.
+
+    It is older than another that is still there, so no revision of the list tells.
+    """
+    with a_store(directory) as (member, store, world):
+        client = world.client()
+        client.assign("before", plain_pod("before"), V4)
+        world.resource(Kind.IP_RESERVATION, "r", {"reservedCIDRs": [reserved]})
+        world.resource(Kind.IP_RESERVATION, "s", {"reservedCIDRs": ["192.0.2.0/24"]})
+        back_up(member, directory)
+        store.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
+        remember(client, store)
+        restore(member, directory)
+        yield store, world, client
+
+
 def remember(client: IPAMClient, store: EtcdDatastore) -> None:
     """Read what an allocation would, as one does that is refused."""
     prepare(Transaction(store, client._loop.cache), "n1", [Reads("x", allocates=True)])
 
 
 def test_a_reservation_made_after_a_restore_is_kept(tmp_path: Path) -> None:
-    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
-        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+    with a_store(tmp_path) as (member, st, world):
         world.client().assign("before", plain_pod("before"), V4)
         back_up(member, tmp_path)
         for _ in range(30):
@@ -58,11 +88,46 @@ def test_a_reservation_made_after_a_restore_is_kept(tmp_path: Path) -> None:
             client.assign("after", plain_pod("after"), V4)
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_reservation_that_came_back_with_a_restore_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """If the answer to the allocation itself tells of the restore, it is taken back."""
+    commits = list[Sequence[Op]]()
+    with reservation_back(tmp_path, "10.0.0.0/24") as (st, world, client):
+        if seen:
+            assert len(client.by_handle("before")) == 1
+        commit = st.commit
+
+        def counted(ops: Sequence[Op]) -> tuple[Record | None, ...]:
+            commits.append(ops)
+            return commit(ops)
+
+        monkeypatch.setattr(st, "commit", counted)
+        with pytest.raises(NoFreeAddresses):
+            client.assign("after", plain_pod("after"), V4)
+        assert len(commits) == (0 if seen else 2), "made and taken back"
+        assert world.allocated() == {"before": 1}
+        world.audit()
+        st.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
+        assert len(client.assign("after", plain_pod("after"), V4)) == 1
+
+
+def test_callers_of_one_batch_after_a_restore_each_decide_anew(tmp_path: Path) -> None:
+    with reservation_back(tmp_path, "10.0.0.0/25") as (_, world, client):
+        calls: list[Callable[..., object]] = [
+            lambda client, h=f"h{n}": client.assign(h, plain_pod(h), V4) for n in range(4)
+        ]
+        got = [one[0].address for one in together(client, *calls) if isinstance(one, tuple)]
+        assert len(set(got)) == 4
+        assert not [one for one in got if one in ip_network("10.0.0.0/25")]
+        world.audit()
+
+
 def test_what_was_given_after_the_backup_is_given_once_more_and_no_address_twice(
     tmp_path: Path,
 ) -> None:
-    with etcd_members(tmp_path) as (member,), closing(EtcdDatastore(EtcdConfig(member.url))) as st:
-        world = World(st).pools(pool("a", "10.0.0.0/24", blockSize=26))
+    with a_store(tmp_path) as (member, _, world):
         client, other = world.client(), world.client("n2")
         client.assign("before", plain_pod("before"), V4)
         back_up(member, tmp_path)

@@ -15,12 +15,13 @@ from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import Unavailable
 from tests.fakes.ipam_stores import STORES
 from tests.fakes.ipam_world import World, plain_pod, pool, vm_pod
+from tests.fakes.patience import PATIENCE
 from tests.fakes.sqlite_files import check_integrity, tmpfs
 from tests.unit.ipam.test_ipam_together import at_once
 
 BOTH = AddressRequest(ipv6=True)
 VM = "k8s-pod-network.vmi.shop.db"
-PATIENT = Retry(attempts=500, seconds=60.0)
+PATIENT = Retry(attempts=1000, seconds=PATIENCE)
 Open = Callable[[], Datastore]
 
 

@@ -20,6 +20,7 @@ from libtortie.model.keys import Kind, ResourceKey
 from tests.fakes.etcd_server import EtcdMember
 from tests.fakes.faulty_store import Fault
 from tests.fakes.ipam_world import World, plain_pod, pool
+from tests.fakes.patience import PATIENCE
 from tests.property.test_ipam_clients import Act, cluster_of, configs
 from tests.property.test_ipam_warm_clients import Cluster, play, steps
 
@@ -47,7 +48,7 @@ def empty_store(kind: str, member: EtcdMember, directory: Path) -> Iterator[Data
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(config=configs, story=steps)
 def test_what_is_remembered_never_gives_what_may_not_be_given(
@@ -80,8 +81,8 @@ def test_a_crowd_on_one_node_while_the_operator_is_at_work(
                     client.assign(handle, plain_pod(handle), BOTH)
                     if number % 2:
                         client.release(f"h{lane}-{number - 1}")
-                halfway.wait(60)
-                halfway.wait(60)
+                halfway.wait(PATIENCE)
+                halfway.wait(PATIENCE)
                 (v4, _) = client.assign(f"late{lane}", plain_pod(f"late{lane}"), BOTH)
                 assert str(v4.address).startswith("10.9."), "given by a disabled pool"
             except BaseException as error:
@@ -92,13 +93,13 @@ def test_a_crowd_on_one_node_while_the_operator_is_at_work(
         threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(CALLERS)]
         for thread in threads:
             thread.start()
-        halfway.wait(60)
+        halfway.wait(PATIENCE)
         disabled = pool("a", "10.0.0.0/24", blockSize=29, disabled=True)
         record = store.get(ResourceKey(Kind.IP_POOL, "a"))
         store.update(record.key, disabled, record.revision)
-        halfway.wait(60)
+        halfway.wait(PATIENCE)
         for thread in threads:
-            thread.join(120)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         assert errors == []
         world.audit()

@@ -18,14 +18,15 @@ from libtortie.linux.port import (
     RouteGone,
 )
 from tests.contract.conftest import World
+from tests.fakes.patience import PATIENCE
 from tests.fakes.veth import HOST_MAC, VM6, pair_to, vm_route
 
 
 def next_event(
     events: Iterator[NetworkEvent], wanted: Callable[[NetworkEvent], bool], kernel: Kernel
 ) -> tuple[NetworkEvent, list[NetworkEvent]]:
-    """The first wanted event and those before it; a watchdog closes the kernel after 10 s."""
-    watchdog = threading.Timer(10, kernel.close)
+    """The first wanted event and those before it; a watchdog closes the kernel in the end."""
+    watchdog = threading.Timer(PATIENCE, kernel.close)
     watchdog.start()
     seen: list[NetworkEvent] = []
     try:

@@ -24,6 +24,7 @@ from libtortie.linux.port import (
 )
 from tests.contract.conftest import RealWorld
 from tests.fakes.fresh_names import fresh_name
+from tests.fakes.patience import PATIENCE
 from tests.fakes.veth import pair_to
 
 pytestmark = pytest.mark.root
@@ -60,7 +61,7 @@ def test_threads_in_namespaces_leave_ours_alone(paths: tuple[str, str]) -> None:
         thread.start()
     for thread in threads:
         assert own_inode() == ours
-        thread.join(30)
+        thread.join(PATIENCE)
     assert len(seen) == 200
     assert all(inode == wanted[path] for path, inode in seen)
     assert own_inode() == ours
@@ -114,7 +115,7 @@ def test_many_threads_share_one_kernel(host: NetlinkKernel, paths: tuple[str, st
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert not errors
     assert host.routes() == ()
 
@@ -137,8 +138,8 @@ def test_enter_moves_a_process(paths: tuple[str, str]) -> None:
         "t.start(); t.join(); print([name for _, name in found[0]])"
     )
     command = [sys.executable, "-c", code, paths[0]]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-    assert output.strip() == "['lo']"
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
+    assert ran.stdout.strip() == "['lo']"
 
 
 # Paths that are no namespace
@@ -170,7 +171,7 @@ def test_a_process_that_died_has_no_namespace(paths: tuple[str, str]) -> None:
     path = f"/proc/{process.pid}/ns/net"
     names = Netns()
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while names.inode(path) != names.inode(paths[0]):
             assert time.monotonic() < deadline
             time.sleep(0.01)

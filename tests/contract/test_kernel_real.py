@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import socket
 import subprocess
 import threading
@@ -28,6 +29,7 @@ from libtortie.linux.port import (
     RouteType,
 )
 from tests.contract.conftest import RealWorld
+from tests.fakes.patience import PATIENCE
 from tests.fakes.veth import VM, pair_to
 
 pytestmark = pytest.mark.root
@@ -90,8 +92,8 @@ def test_no_descriptor_is_left(paths: tuple[str, str]) -> None:
     before, threads = descriptors(), threading.active_count()
     for turn in range(200):
         once(turn)
-    assert descriptors() == before
-    assert threading.active_count() == threads
+    assert descriptors() <= before, "fewer: what earlier tests left to their threads"
+    assert threading.active_count() <= threads
 
 
 def test_no_descriptor_is_inherited(paths: tuple[str, str], host: NetlinkKernel) -> None:
@@ -111,7 +113,7 @@ def test_a_closed_kernel_lets_its_namespace_go(paths: tuple[str, str]) -> None:
         netns.delete(paths[1])
         assert host.link("cali1") is not None
         pod.close()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while host.link("cali1") is not None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -159,7 +161,7 @@ def test_changing_a_route_reads_no_table(
 def test_lost_notifications_are_told(paths: tuple[str, str]) -> None:
     writer = NetlinkKernel(paths[0])
     reader = NetlinkKernel(paths[0], event_buffer=16384)
-    watchdog = threading.Timer(20, reader.close)
+    watchdog = threading.Timer(PATIENCE, reader.close)
     watchdog.start()
     try:
         events = reader.events()
@@ -208,7 +210,7 @@ def test_packets_pass(host: NetlinkKernel, paths: tuple[str, str]) -> None:
 
         with Netns().call(paths[1], udp) as inner, Netns().call(paths[0], udp) as outer:
             inner.bind(("10.65.0.2", 9000))
-            inner.settimeout(5)
+            inner.settimeout(PATIENCE)
             outer.sendto(b"hello", ("10.65.0.2", 9000))
             assert inner.recv(10) == b"hello"
     finally:
@@ -252,7 +254,9 @@ def test_links_that_come_and_go_under_our_hands(
     for thread in threads:
         thread.start()
     made = 0
-    for _ in range(60):
+    ends = time.monotonic() + PATIENCE
+    attempts = itertools.count()
+    while next(attempts) < 60 or (not made and time.monotonic() < ends):
         try:
             host.ensure_veth(pair_to(paths[1]))
             made += 1
@@ -260,7 +264,7 @@ def test_links_that_come_and_go_under_our_hands(
             assert "keep appearing" in str(error) or "cali1" in str(error)
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not surprises
     assert made
     near, far = host.ensure_veth(pair_to(paths[1]))
@@ -283,7 +287,7 @@ def test_two_attempts_at_one_pair_make_one_pair(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE)
         assert len({repr(result) for result in results}) == 1
         assert isinstance(results[0], tuple)
         results.clear()
@@ -335,6 +339,6 @@ def test_a_route_does_not_wait_behind_a_link(host: NetlinkKernel, paths: tuple[s
     thread = threading.Thread(target=cut_over, daemon=True)
     with host._space.slow_channel._lock:  # a deletion is under way
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert done == [True]
     assert host.delete_link("cali1") is True

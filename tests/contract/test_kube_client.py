@@ -39,8 +39,8 @@ from tests.fakes.kube import FakeKube
 Client = FakeKube | HttpKubeClient
 TOKEN = "s3cret-token"
 
-PROMPT = 15.0
-"""Seconds; a watch that was not told to stop would take minutes."""
+PROMPT = 45.0
+"""Seconds; a watch that was not told to stop would take a minute at least."""
 
 
 class World:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -25,23 +25,26 @@ from tests.fakes.wire import SILENCE, silence, talking
 
 BUDGET = 0.4  # seconds: the client's deadline in these tests
 SLACK = 0.6  # seconds: what the client may add
-TRIES = 8  # a loaded machine delays some of them, a deadline that is not kept all
+TRIES = 8
+"""A machine that stands still spoils some of them, a deadline that is not kept all: a step that was
+delayed ends too late, or the call says that it got no further than that step."""
 
 
 def ends_in_time(
     call: Callable[[], object], error: type[TortieError], budget: float = BUDGET
 ) -> str:
     """The text of the error a call raises when its time is over, neither earlier nor later."""
-    took = []
+    seen = []
     for _ in range(TRIES):
         began = time.monotonic()
-        with pytest.raises(error) as caught:
+        with pytest.raises(TortieError) as caught:
             call()
-        took.append(time.monotonic() - began)
-        assert took[-1] >= budget * 0.9
-        if took[-1] < budget + SLACK:
+        took = time.monotonic() - began
+        assert took >= budget * 0.9
+        if took < budget + SLACK and isinstance(caught.value, error):
             return str(caught.value)
-    raise AssertionError(f"it never ended within {budget + SLACK:g} s: {took}")
+        seen.append((took, caught.value))
+    raise AssertionError(f"never {error.__name__} within {budget + SLACK:g} s: {seen}")
 
 
 def drip_headers(connection: socket.socket) -> None:
@@ -122,8 +125,9 @@ def test_a_slow_server_through_the_whole_stack() -> None:
         server.faults.add(Fault(Delay(30), verb="list"))
         ends_in_time(lambda: client.list(Namespace), Overloaded)
         server.faults.clear()
-        assert len(client.list(Namespace)[0]) == 3
         client.close()
+        with closing(HttpKubeClient(direct(server.url))) as patient:
+            assert len(patient.list(Namespace)[0]) == 3
 
 
 def test_a_silent_stream_ends_after_the_idle_limit() -> None:

@@ -25,9 +25,10 @@ from libtortie.kube.follow import Backoff, follow
 from libtortie.kube.objects import Meta, Pod, PodStatus, VirtualMachine
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient, Overloaded, Synced
 from tests.fakes.kube import FakeKube
+from tests.fakes.patience import PATIENCE
 
-PROMPT = 15.0
-"""Seconds; what was not told to stop would take half a minute at least."""
+PROMPT = 45.0
+"""Seconds; what was not told to stop would take a minute at least."""
 
 
 def pod(name: str, phase: str = "Running") -> Pod:
@@ -75,7 +76,7 @@ class Follower:
                 self.seen.append(brief(event))
                 self._changed.notify_all()
 
-    def wait(self, wanted: Callable[[Follower], bool], seconds: float = 60.0) -> None:
+    def wait(self, wanted: Callable[[Follower], bool], seconds: float = PATIENCE) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: wanted(self), seconds), (self.seen, self.troubles)
 
@@ -87,7 +88,7 @@ class Follower:
     def end(self) -> float:
         began = time.monotonic()
         self.stop.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         return time.monotonic() - began
 
@@ -127,35 +128,48 @@ def test_a_lost_stream_resumes_without_a_list(
 
 def test_lost_history_means_a_new_list_and_never_a_gone(fake: FakeKube, follower: Follower) -> None:
     follower.sees("+a", "+b", "synced")
-    fake.fail(Unavailable("away"), verb="watch", times=1)
+
+    def lose() -> None:
+        fake.remove(Pod, "a", "shop")
+        fake.put(pod("c"))
+        fake.compact()
+
+    fake.fail(Unavailable("away"), verb="watch", meanwhile=lose)
     fake.cut_watches(Unavailable("cut"))
-    fake.remove(Pod, "a", "shop")
-    fake.put(pod("c"))
-    fake.compact()
     follower.sees("+a", "+b", "synced", "+b", "+c", "synced")
 
 
-def test_bookmarks_spare_a_new_list(fake: FakeKube, follower: Follower) -> None:
+class Listened(FakeKube):
+    """Knows the newest bookmark that a watcher took and came back from for more."""
+
+    marked = 0
+
+    def watch(self, *args: Any, **options: Any) -> Iterator[Any]:
+        for event in super().watch(*args, **options):
+            yield event
+            if isinstance(event, Bookmark):
+                self.marked = int(event.resource_version)
+
+    def until_marked(self, version: int) -> None:
+        ends = time.monotonic() + PATIENCE
+        while self.marked < version:
+            assert time.monotonic() < ends, "no bookmark was taken"
+            time.sleep(0.01)
+
+
+def test_bookmarks_spare_a_new_list() -> None:
     """A quiet kind's version ages while others change; a bookmark keeps it young."""
+    fake = Listened(pod("a"), pod("b"))
+    follower = Follower(fake)
     follower.sees("+a", "+b", "synced")
     fake.put(VirtualMachine(metadata=Meta(name="vm", namespace="shop")))
-    settled = threading.Event()
-
-    def watch_bookmarks() -> None:
-        for event in fake.watch(VirtualMachine, resource_version=str(fake.api.store.version)):
-            if isinstance(event, Bookmark):
-                settled.set()
-                return
-
-    for _ in range(2):  # two bookmark intervals: the follower has had one as well
-        settled.clear()
-        watch_bookmarks()
-        assert settled.is_set()
+    fake.until_marked(fake.api.store.version)
     fake.compact()
     fake.cut_watches(Unavailable("cut"))
     fake.put(pod("c"))
     follower.sees("+a", "+b", "synced", "+c")
     assert [call for call in fake.calls if call == ("list", "pods")] == [("list", "pods")]
+    follower.end()
 
 
 def test_resume_is_from_the_lists_version_not_an_items(fake: FakeKube) -> None:
@@ -217,7 +231,7 @@ def test_stop_is_prompt_wherever_it_waits(fake: FakeKube) -> None:
     waiting.sees("+a", "+b", "synced")
     assert waiting.end() < PROMPT
     fake.fail(Unavailable("away"), verb="list", times=1000)
-    pausing = Follower(fake, backoff=Backoff(first=60, cap=60))
+    pausing = Follower(fake, backoff=Backoff(first=600, cap=600))
     pausing.wait(lambda f: len(f.troubles) == 1)
     assert pausing.end() < PROMPT
 

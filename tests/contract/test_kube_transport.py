@@ -14,6 +14,7 @@ from lab.apiserver.faults import CloseConnection, Fault
 from lab.apiserver.pages import Pages
 from lab.apiserver.server import ApiServer
 from libtortie.errors import (
+    Compacted,
     Malformed,
     NotFound,
     TortieError,
@@ -160,9 +161,15 @@ def test_lists_come_in_pages_and_survive_their_expiry(monkeypatch: pytest.Monkey
         assert [n.metadata.name for n in found] == ["default", "kube-public", "kube-system"]
         assert version == str(server.api.store.version)
         assert [a.verb for a in server.audit] == ["list", "list"]
+        pages = [*client.pages(Namespace)]
+        assert [len(objects) for objects, _ in pages] == [2, 1]
+        assert (sum((one for one, _ in pages), ()), {of for _, of in pages}) == (found, {version})
+        server.audit.clear()
         server.api._pages = _Forgetful()  # every page expires
         assert len(client.list(Namespace)[0]) == 3
-        assert [a.verb for a in server.audit][2:] == ["list", "list", "list"]
+        assert [a.verb for a in server.audit] == ["list", "list", "list"]
+        with pytest.raises(Compacted):
+            [*client.pages(Namespace)]
         client.close()
 
 

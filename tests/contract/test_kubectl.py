@@ -13,6 +13,8 @@ from tests.fakes.objects import body, pod
 
 KUBEVIRT = "kubevirt.io/v1"
 CALICO = "projectcalico.org/v3"
+LONG = "--timeout=120s"
+"""By itself `wait` gives up after 30 s."""
 
 
 def set_status(kubectl: Kubectl, what: str, name: str, status: dict[str, Any]) -> None:
@@ -134,12 +136,12 @@ def test_watch_prints_a_row_for_each_change(kubectl: Kubectl, first: list[str]) 
 
 def test_wait(kubectl: Kubectl) -> None:
     kubectl.create(pod("web"))
-    condition = kubectl.start("wait", "pod/web", "--for=condition=Ready", "--timeout=120s")
-    phase = kubectl.start("wait", "pod/web", "--for=jsonpath={.status.phase}=Running")
+    condition = kubectl.start("wait", "pod/web", "--for=condition=Ready", LONG)
+    phase = kubectl.start("wait", "pod/web", "--for=jsonpath={.status.phase}=Running", LONG)
     ready = [{"type": "Ready", "status": "True"}]
     set_status(kubectl, "pod", "web", {"phase": "Running", "conditions": ready})
     assert (condition.ended(), phase.ended()) == (0, 0)
-    gone = kubectl.start("wait", "pod/web", "--for=delete", "--timeout=120s")
+    gone = kubectl.start("wait", "pod/web", "--for=delete", LONG)
     kubectl("delete", "pod", "web")
     assert gone.ended() == 0
     kubectl.create(pod("lazy"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ import pytest
 from lab.apiserver.errors import ApiError
 from lab.apiserver.server import ApiServer, Tls
 from tests.fakes.certificates import Authority
-from tests.fakes.kubectl import Kubectl, kubectl_for
+from tests.fakes.kubectl import DEADLINE, Kubectl, kubectl_for
 from tests.fakes.objects import body, pod
 
 KUBEVIRT = "kubevirt.io/v1"
+LONG = "--timeout=120s"
 
 
 def owned_pod(kubectl: Kubectl) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def owned_pod(kubectl: Kubectl) -> dict[str, Any]:
 def test_dependents_go_with_their_owner(kubectl: Kubectl) -> None:
     owned_pod(kubectl)
     assert 'virtualmachineinstance.kubevirt.io "vm1" deleted' in kubectl("delete", "vmi", "vm1")
-    kubectl("wait", "pod/launcher", "--for=delete", "--timeout=120s")
+    kubectl("wait", "pod/launcher", "--for=delete", LONG)
     assert kubectl("get", "po", "-o", "name") == ""
 
 
@@ -44,9 +44,9 @@ def test_foreground_deletion_waits_for_the_dependents(kubectl: Kubectl) -> None:
     held = pod("held", owner=vmi, metadata={"finalizers": ["a/b"]})
     kubectl.create(held)
     deleting = kubectl.start("delete", "vmi", "vm1", "--cascade=foreground")
-    kubectl("wait", "pod/launcher", "--for=delete", "--timeout=120s")
+    kubectl("wait", "pod/launcher", "--for=delete", LONG)
     assert kubectl.read("vmi", "vm1")["metadata"]["finalizers"] == ["foregroundDeletion"]
-    kubectl("wait", "pod/held", "--for=jsonpath={.metadata.deletionTimestamp}")
+    kubectl("wait", "pod/held", "--for=jsonpath={.metadata.deletionTimestamp}", LONG)
     kubectl("patch", "pod", "held", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     assert deleting.ended() == 0
     assert kubectl("get", "vmi,po", "-o", "name") == ""
@@ -96,7 +96,7 @@ def test_many_at_once_and_by_label(kubectl: Kubectl) -> None:
 def test_a_namespace_goes_with_everything_in_it(kubectl: Kubectl) -> None:
     kubectl("create", "ns", "shop")
     kubectl.create(pod("web", metadata={"namespace": "shop"}))
-    kubectl("delete", "ns", "shop", "--timeout=120s")
+    kubectl("delete", "ns", "shop", LONG)
     assert 'namespaces "shop" not found' in kubectl.refused("get", "ns", "shop")
     assert kubectl("get", "po", "-A", "-o", "name") == ""
 
@@ -130,10 +130,10 @@ def test_drain_refuses_and_obeys_its_flags(kubectl: Kubectl, server: ApiServer) 
     said = kubectl.refused("drain", "node1")
     assert "cannot delete DaemonSet-managed Pods" in said and "agent-1" in said
     assert "local storage" in said and "web-2" in said
-    kubectl("drain", "node1", "--pod-selector=app=web", "--timeout=120s")
+    kubectl("drain", "node1", "--pod-selector=app=web", LONG)
     left = {"pod/agent-1", "pod/elsewhere", "pod/web-2"}
     assert set(kubectl("get", "po", "-o", "name").split()) == left
-    options = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+    options = ("--ignore-daemonsets", "--delete-emptydir-data", LONG)
     assert "node/node1 drained" in kubectl("drain", "node1", *options)
     assert set(kubectl("get", "po", "-o", "name").split()) == {"pod/agent-1", "pod/elsewhere"}
     evicted = [a.name for a in server.audit if a.resource == "pods/eviction"]
@@ -144,22 +144,20 @@ def test_drain_tries_again_while_admission_says_429(kubectl: Kubectl, server: Ap
     """KubeVirt's way: the eviction starts a migration and is refused until the VM has moved."""
     vmi = owned_pod(kubectl)
     kubectl.create(body("Node", "node1"))
-    moved = threading.Event()
     seen: list[str] = []
 
     def webhook(verb: str, resource: str, new: Any, old: Any) -> Any:
-        if (verb, resource) == ("create", "pods/eviction") and not moved.is_set():
+        if (verb, resource) == ("create", "pods/eviction") and not seen:
             seen.append(old["metadata"]["ownerReferences"][0]["uid"])
             name = f"default/{new['metadata']['name']}"
             raise ApiError(429, "TooManyRequests", f'Eviction triggered evacuation of VMI "{name}"')
         return new
 
     server.api.hooks.append(webhook)
-    draining = kubectl.start("drain", "node1", "--timeout=120s")
+    draining = kubectl.start("drain", "node1", LONG)
     line = draining.until("will retry after 5s")
     assert 'error when evicting pods/"launcher" -n "default"' in line
     assert 'Eviction triggered evacuation of VMI "default/launcher"' in line
-    moved.set()
     draining.until("drained")
     assert draining.ended() == 0
     assert seen == [vmi["metadata"]["uid"]]
@@ -248,7 +246,7 @@ def test_lab_apiserver_writes_a_kubeconfig(tmp_path: Path) -> None:
     options = ["--listen", "127.0.0.1:0", "--kubeconfig", str(config)]
     options += ["--token-file", str(tmp_path / "tokens"), "--authorization-mode", "RBAC"]
     lab = [str(Path(sys.executable).parent / "lab"), "apiserver", *options]
-    done = subprocess.run(lab, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(lab, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 2 and "kubectl sends no token without TLS" in done.stderr
     lab += ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
     lab += ["--tls-ca", str(authority.cert)]
@@ -261,6 +259,6 @@ def test_lab_apiserver_writes_a_kubeconfig(tmp_path: Path) -> None:
             assert url in kubectl("cluster-info")
             assert "admin" in kubectl("auth", "whoami")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(DEADLINE) == 0
         finally:
             process.kill()

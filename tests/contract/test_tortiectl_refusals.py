@@ -23,6 +23,7 @@ from libtortie.model.ipam import IPAMConfig, Persistence
 from libtortie.model.keys import IPAMConfigKey, Key, Kind, ResourceKey, path_of
 from libtortie.model.resources import parse_resource
 from tests.fakes.etcd_server import EtcdMember
+from tests.fakes.patience import PATIENCE
 
 PROGRAM = str(Path(sys.executable).with_name("tortiectl"))
 FIELD = "kubeVirtVMAddressPersistence"
@@ -50,7 +51,7 @@ class Machine:
             stderr=subprocess.PIPE,
             stdout=how.pop("stdout", subprocess.PIPE),
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 

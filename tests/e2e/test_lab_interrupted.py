@@ -6,8 +6,6 @@ A terminal's Ctrl-C goes to the whole process group: to whatever the command run
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,40 +18,17 @@ from lab.cluster import until
 from lab.objects import LabMigration
 from lab.processes import lab_namespaces
 from lab.state import StateDir
-from tests.fakes.running_lab import (
-    assert_gone,
-    assert_settled,
-    lab_up,
-    start,
-    start_when_free,
-    when_free,
-)
+from tests.fakes.caught_lab import Command, caught, caught_again, ctrl_c
+from tests.fakes.running_lab import assert_gone, assert_settled, lab_up, when_free
 
 pytestmark = pytest.mark.root
 
-Command = subprocess.Popen[str]
 MOMENTS: dict[str, Callable[[StateDir], bool]] = {
     "first namespace": lambda _: bool(lab_namespaces()),
     "some namespaces": lambda _: len(lab_namespaces()) >= 3,
     "first process": lambda state: bool(state.ledger.alive()),
     "first agent": lambda state: any(one.name.startswith("agent") for one in state.ledger.alive()),
 }
-
-
-def wait_for(child: Command, moment: Callable[[], bool], seconds: float = 300) -> None:
-    """Until a moment of a running command."""
-    deadline = time.monotonic() + seconds
-    while not moment():
-        assert child.poll() is None, "it ended before the moment came"
-        assert time.monotonic() < deadline, "the moment never came"
-        time.sleep(0.001)
-
-
-def ctrl_c(child: Command) -> None:
-    """Press it, and wait for the command's end."""
-    os.killpg(child.pid, signal.SIGINT)
-    _, words = child.communicate(timeout=300)
-    assert child.returncode == 1, words
 
 
 def no_group(child: Command) -> None:
@@ -88,9 +63,9 @@ def state(tmp_path: Path) -> Iterator[StateDir]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupted_lab_up(state: StateDir, moment: str) -> None:
-    child = start_when_free(state, "up")
-    wait_for(child, lambda: MOMENTS[moment](state))
+def test_an_interrupted_lab_up(state: StateDir, tmp_path: Path, moment: str) -> None:
+    has_come = MOMENTS[moment]
+    child = caught(state, "up", said=tmp_path / "said", moment=lambda: has_come(state), over="up: ")
     ctrl_c(child)
     no_group(child)
     assert_gone(state)
@@ -100,9 +75,13 @@ def test_an_interrupted_lab_up(state: StateDir, moment: str) -> None:
 def test_an_interrupted_demo(state: StateDir, tmp_path: Path, words: str) -> None:
     """As soon as it says that it begins something: also within a migration, and with kubectl."""
     said, report = tmp_path / "said", tmp_path / "report.json"
-    arguments = ["demo", "--report", str(report), "--convergence", "1s"]
-    child = start_when_free(state, *arguments, output=said)
-    wait_for(child, lambda: words in said.read_text())
+    child = caught(
+        state,
+        *("demo", "--report", str(report), "--convergence", "1s"),
+        said=said,
+        moment=lambda: words in said.read_text(),
+        over="== lab down",
+    )
     ctrl_c(child)
     no_group(child)
     assert_gone(state)
@@ -115,8 +94,9 @@ def test_an_interrupted_migrate_leaves_the_migration_to_kubevirt(tmp_path: Path)
     with lab_up(tmp_path / "state", 1.0) as lab:
         address = lab.cli("vm", "create", "moved").split()[-1]
         for phase in ("Scheduling", "Running"):
-            child = start(lab.state, "migrate", "moved", output=said)
-            wait_for(child, lambda phase=phase: phase in said.read_text())  # type: ignore[misc]  # bound now
+            child = caught_again(
+                lab.state, "migrate", "moved", said=said, word=phase, over="Succeeded"
+            )
             ctrl_c(child)
             no_group(child)
             until(lambda: all(one.final for one in control.listing(LabMigration)), "")

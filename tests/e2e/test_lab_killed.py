@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,13 @@ MOMENTS: dict[str, Callable[[StateDir], bool]] = {
 }
 
 
-def wait_for(state: StateDir, moment: Callable[[StateDir], bool], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(
+    child: subprocess.Popen[str], state: StateDir, moment: Callable[[StateDir], bool]
+) -> None:
+    """Until a moment of a running command, whose state then lasts."""
+    deadline = time.monotonic() + 300
     while not moment(state):
+        assert child.poll() is None, "it ended before the moment came"
         assert time.monotonic() < deadline, "the moment never came"
         time.sleep(0.001)
 
@@ -75,7 +80,7 @@ def end(child: subprocess.Popen[str]) -> None:
 def test_lab_down_removes_what_a_killed_lab_up_left(state: StateDir, moment: str) -> None:
     child = start_when_free(state, "up")
     try:
-        wait_for(state, MOMENTS[moment])
+        wait_for(child, state, MOMENTS[moment])
     finally:
         end(child)
     assert lab_namespaces()
@@ -88,22 +93,28 @@ def test_lab_down_removes_a_lab_whose_processes_were_killed(state: StateDir) -> 
     victims = state.ledger.alive()
     assert len(victims) >= 6
     for victim in victims:
-        os.kill(victim.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended with another
+            os.kill(victim.pid, signal.SIGKILL)
     when_free(state, "down")
 
 
 def test_lab_down_removes_a_killed_demo_and_its_measuring_processes(
     state: StateDir, tmp_path: Path
 ) -> None:
-    child = start_when_free(state, "demo", "--report", str(tmp_path / "report.json"))
+    child = start_when_free(state, *measured_demo(tmp_path / "report.json"))
     try:
-        wait_for(state, probing)
+        wait_for(child, state, probing)
         measuring = [one for one in state.ledger.alive() if one.name.startswith("lab.")]
     finally:
         end(child)
     when_free(state, "down")
     assert measuring
     assert not any(is_same(one) for one in measuring)
+
+
+def measured_demo(report: Path) -> list[str]:
+    """A demo that measures its first migration until somebody ends it."""
+    return ["demo", "--report", str(report), "--convergence", "1h"]
 
 
 def probing(state: StateDir) -> bool:
@@ -115,11 +126,11 @@ def test_an_interrupted_demo_cleans_up_and_says_so(
     state: StateDir, tmp_path: Path, number: signal.Signals
 ) -> None:
     report = tmp_path / "report.json"
-    child = start_when_free(state, "demo", "--report", str(report))
+    child = start_when_free(state, *measured_demo(report))
     try:
-        wait_for(state, probing)
+        wait_for(child, state, probing)
         child.send_signal(number)
-        _, words = child.communicate(timeout=300)
+        _, words = child.communicate(timeout=600)
     finally:
         end(child)
     assert child.returncode == 1, words

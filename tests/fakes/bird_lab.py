@@ -7,6 +7,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from ipaddress import IPv4Address, IPv4Interface, ip_address, ip_network
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +31,7 @@ def ip(namespace: str, words: str) -> str:
 
 
 def inside(namespace: str, work: Callable[[], T]) -> T:
-    return Netns().call(f"/run/netns/{namespace}", work)
+    return Netns(deadline=2 * DEADLINE).call(f"/run/netns/{namespace}", work)
 
 
 def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> float:
@@ -107,10 +108,10 @@ class BirdLab:
             IPv4Interface("172.31.1.3/24" if same else "172.31.2.2/24"),
         )
         self.gateways = ("172.31.1.1", "172.31.1.1" if same else "172.31.2.1")
-        self.birds = [
-            Bird(workdir / f"{n}.conf", workdir / f"{n}.ctl", workdir / f"{n}.pid") for n in (0, 1)
-        ]
-        self.tor_bird = Bird(workdir / "tor.conf", workdir / "tor.ctl", workdir / "tor.pid")
+        self.tor_bird, *self.birds = (
+            Bird(*(workdir / f"{name}.{end}" for end in ("conf", "ctl", "pid")), deadline=DEADLINE)
+            for name in ("tor", 0, 1)
+        )
         self.workdir = workdir
 
     def up(self) -> None:
@@ -140,12 +141,12 @@ class BirdLab:
             inside(name, lambda n=n: self.birds[n].ensure(self.config(n)))  # type: ignore[misc]  # bound now
 
     def down(self) -> None:
-        try:
-            for bird in (self.tor_bird, *self.birds):
-                bird.stop()
-        finally:
+        with ExitStack() as stack:
             for name in (self.tor, *self.nodes):
-                subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+                command = ["ip", "netns", "del", name]
+                stack.callback(subprocess.run, command, check=False, capture_output=True)
+            for bird in (self.tor_bird, *self.birds):
+                stack.callback(bird.stop)
 
     def input(self, n: int) -> BirdInput:
         other = Peer(self.addresses[1 - n].ip, 64512, mesh=True)

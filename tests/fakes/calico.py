@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.fakes.etcd_server import EtcdMember
@@ -154,12 +153,7 @@ class CalicoNode:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         with suppress(BrokenPipeError):
             self._process.communicate(timeout=PATIENCE)

@@ -7,7 +7,7 @@ can make any of them fail, or kill the plugin there: then nothing it does afterw
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -98,6 +98,10 @@ class CountedStore:
     def atomic(self) -> bool:
         return self._inner.atomic
 
+    @property
+    def rewinds(self) -> int:
+        return self._inner.rewinds
+
     def get(self, key: Key) -> Record:
         self._world.faults.step(f"get {type(key).__name__}")
         return self._inner.get(key)
@@ -105,6 +109,10 @@ class CountedStore:
     def list(self, scope: Scope) -> Listing:
         self._world.faults.step(f"list {type(scope).__name__}")
         return self._inner.list(scope)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        self._world.faults.step(f"parts {type(scope).__name__}")
+        return self._inner.parts(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         self._world.faults.step(f"names {type(scope).__name__}")
@@ -450,6 +458,10 @@ class CountedKube:
     def list(self, model: Any, namespace: str = "", **selectors: str) -> Any:
         self._world.faults.step(f"api list {model.__name__}")
         return self._world.kube.list(model, namespace, **selectors)
+
+    def pages(self, model: Any, namespace: str = "") -> Any:
+        self._world.faults.step(f"api pages {model.__name__}")
+        return self._world.kube.pages(model, namespace)
 
 
 def owner_reference(kind: str, name: str, uid: str, **changes: Any) -> dict[str, Any]:

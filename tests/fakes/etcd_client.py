@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from ipaddress import ip_network
+from typing import Any, TypeVar
 
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
@@ -15,10 +17,13 @@ from libtortie.datastore.port import Put, Removed, Watch
 from libtortie.errors import AlreadyExists, TortieError, Unavailable
 from libtortie.model.ipam import Handle
 from libtortie.model.keys import HandleKey, Handles
+from tests.fakes.patience import CALM
 
-DEADLINE = 30.0
-BRISK = Timing(call=3.0, attempt=0.7, progress=0.4, silence=0.8, patience=20.0)
-"""Short silences, so that tests need not wait for what a day-long watch may."""
+DEADLINE = 90.0
+BRISK = Timing(call=3.0, attempt=0.7, progress=0.4, silence=0.8, patience=DEADLINE)
+"""Short silences, for those who try again: the machine may be as silent for a while."""
+
+T = TypeVar("T")
 
 CIDR = ip_network("10.250.0.4/30")
 KEY = HandleKey("h1")
@@ -28,19 +33,23 @@ def handle(count: int = 1) -> Handle:
     return Handle({CIDR: count})
 
 
-def store_at(*urls: str, timing: Timing = BRISK, **more: str) -> EtcdDatastore:
+def store_at(*urls: str, timing: Timing = CALM, **more: str) -> EtcdDatastore:
     """A store that begins with the first endpoint."""
     config = EtcdConfig(",".join(urls), **more)
     return EtcdDatastore(config, timing=timing, choose=lambda count: 0)
 
 
-def eventually(work: Callable[[], object]) -> None:
+def retime(store: EtcdDatastore, **changed: Any) -> None:
+    """Give its next calls other deadlines, and a watch that gets into trouble another patience."""
+    store._cluster.timing = replace(store._cluster.timing, **changed)
+
+
+def eventually(work: Callable[[], T]) -> T:
     """Repeat what may be unavailable for a while."""
     end = time.monotonic() + DEADLINE
     while True:
         try:
-            work()
-            return
+            return work()
         except Unavailable:
             assert time.monotonic() < end
 

@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ class EtcdMember:
                 assert self.process is None or self.process.poll() is None, self.log()
                 time.sleep(0.05)
 
-    def ask(self, method: str, body: dict[str, Any], seconds: float = 10) -> dict[str, Any]:
+    def ask(self, method: str, body: dict[str, Any], seconds: float = DEADLINE) -> dict[str, Any]:
         """One call of the JSON gateway, e.g. `kv/put`."""
         request = urllib.request.Request(
             f"{self.url}/v3/{method}", json.dumps(body).encode(), method="POST"
@@ -187,16 +187,25 @@ def etcd_members(
         for one in members:
             one.known_port = relayed(one.peer_port)
     everyone = ",".join(f"{one.name}={one.peer_url}" for one in members)
-    try:
+    with ExitStack() as stack:
         for one in members:
             one.arguments = [f"--initial-cluster={everyone}", *arguments]
+            stack.callback(one.stop)
             one.start()
         for one in members:
             one.wait_healthy()
         yield members
-    finally:
+
+
+def leader_of(members: Sequence[EtcdMember]) -> EtcdMember:
+    """The one that leads, once one of those that run does."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
         for one in members:
-            one.stop()
+            with suppress(OSError):
+                if one.process is not None and one.is_leader():
+                    return one
+    raise AssertionError("nobody leads")
 
 
 def tls_arguments(authority: Authority, server: Pair) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -62,11 +62,18 @@ class FaultyStore:
     def atomic(self) -> bool:
         return self.inner.atomic
 
+    @property
+    def rewinds(self) -> int:
+        return self.inner.rewinds
+
     def get(self, key: Key) -> Record:
         return self.inner.get(key)
 
     def list(self, scope: Scope) -> Listing:
         return self.inner.list(scope)
+
+    def parts(self, scope: Scope) -> Iterator[Listing]:
+        return self.inner.parts(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
         return self.inner.names(scope)

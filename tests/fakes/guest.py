@@ -1,4 +1,10 @@
-"""A guest that talks, and somebody outside who probes it every millisecond."""
+"""A guest that talks, and somebody outside who probes it every millisecond.
+
+Both run in the test's own process, which may stand still as any other. So what is measured is the
+network's time: a probe travels with the kernel's stamps, without the time for which the guest or
+whoever reads its answers was not running; and a silence is told without the time for which nobody
+asked.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,11 @@ import socket
 import struct
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
+from lab import clock
+from lab.probes import SO_TIMESTAMPNS
 from libtortie.linux.netns import Netns
 from tests.fakes import frames
 from tests.fakes.called_node import CalledNode
@@ -18,7 +27,11 @@ CLIENT = "192.0.2.2"
 PORT = 7007
 EVERY = 0.001
 SPEAKS_EVERY = 0.02
-_STAMP = struct.Struct("=d")
+LATE = 0.02
+"""Seconds between two probes from which on the second is late: nobody asked meanwhile."""
+SO_RCVBUFFORCE = 33
+_PROBE = struct.Struct("=Qq")
+_TIMESPEC = struct.Struct("=qq")
 
 
 class Guest:
@@ -36,8 +49,8 @@ class Guest:
     def arrive(self) -> float:
         """The guest runs here from now on; QEMU announces it. When that was (monotonic)."""
         self._over.clear()
-        sock = Netns().call(self._path, self._socket)
-        raw = Netns().call(self._path, packet_socket)
+        sock = _inside(self._path, self._socket)
+        raw = _inside(self._path, packet_socket)
         began = time.monotonic()
         raw.send(frames.rarp(self._mac))
         raw.close()
@@ -54,7 +67,7 @@ class Guest:
         self._threads.clear()
 
     def _socket(self) -> socket.socket:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock = _stamped_socket()
         sock.bind((self._address, PORT))
         sock.settimeout(SPEAKS_EVERY)
         return sock
@@ -67,8 +80,9 @@ class Guest:
                     if time.monotonic() - spoken >= SPEAKS_EVERY:
                         spoken = time.monotonic()
                         sock.sendto(b"", (CLIENT, PORT + 1))
-                    data, sender = sock.recvfrom(100)
-                    sock.sendto(data, sender)
+                    data, control, _, sender = sock.recvmsg(100, 64)
+                    number, _ = _PROBE.unpack(data)
+                    sock.sendto(_PROBE.pack(number, time.time_ns() - _stamp(control)), sender)
                 except OSError:
                     continue
 
@@ -87,23 +101,28 @@ class Prober:
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "route", "add", "default", "via", "192.0.2.1")
         self._target = (address, PORT)
+        self._asked: list[float] = []
         self._heard: list[float] = []
         self._over = threading.Event()
-        self._sock = Netns().call(
-            f"/run/netns/{name}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        )
+        self._sock = _inside(f"/run/netns/{name}", _stamped_socket)
         self._sock.settimeout(0.1)
         self._threads = [self._start(self._ask), self._start(self._hear)]
 
     def gap(self, began: float) -> float:
-        """Seconds of the longest time without an answer since then, until now."""
-        heard = [moment for moment in tuple(self._heard) if moment >= began]
-        moments = [began, *heard, time.monotonic()]
-        return max(b - a for a, b in itertools.pairwise(moments))
+        """Seconds of the longest time without an answer since then, until now.
+
+        Without those for which nobody asked.
+        """
+        now = time.monotonic()
+        while self._take() and self._heard[-1] < now:
+            continue  # answers go on coming: what came until now is in the socket or read
+        asked, heard = tuple(self._asked), tuple(self._heard)
+        moments = [began, *sorted(moment for moment in heard if began <= moment < now), now]
+        return max(b - a - unasked(asked, a, b) for a, b in itertools.pairwise(moments))
 
     def answered_since(self, began: float) -> bool:
         """Whether any answer came."""
-        return bool(self._heard) and self._heard[-1] >= began
+        return any(moment >= began for moment in self._heard[-100:])
 
     def close(self) -> None:
         """Stop asking."""
@@ -120,20 +139,59 @@ class Prober:
 
     def _ask(self) -> None:
         due = time.monotonic()
-        while not self._over.wait(max(0.0, due - time.monotonic())):
-            due += EVERY
+        for number in itertools.count():
+            if self._over.wait(max(0.0, due - time.monotonic())):
+                return
+            due = max(due + EVERY, time.monotonic() - LATE)
             try:
-                self._sock.sendto(_STAMP.pack(time.monotonic()), self._target)
+                self._sock.sendto(_PROBE.pack(number, 0), self._target)
             except OSError:
                 continue
+            finally:
+                self._asked.append(time.monotonic())
 
     def _hear(self) -> None:
         while not self._over.is_set():
-            try:
-                self._sock.recv(100)
-            except OSError:
-                continue
-            self._heard.append(time.monotonic())
+            self._take()
+
+    def _take(self) -> bool:
+        """Wait a moment for one answer, and note when it would have come from a guest at once."""
+        try:
+            data, control, _, _ = self._sock.recvmsg(100, 64)
+        except OSError:
+            return False
+        _, dwelt = _PROBE.unpack(data)
+        came = _stamp(control) - clock.realtime_offset() - dwelt
+        self._heard.append(came / clock.NS_PER_S)
+        return True
+
+
+def unasked(asked: tuple[float, ...], begin: float, end: float) -> float:
+    """For how many seconds between two moments no probe was sent although one was due."""
+    within = asked[bisect_right(asked, begin) : bisect_left(asked, end)]
+    steps = itertools.pairwise([begin, *within, end])
+    return sum(max(0.0, b - a - LATE) for a, b in steps)
+
+
+def _inside(path: str, work: Callable[[], socket.socket]) -> socket.socket:
+    return Netns(deadline=120).call(path, work)
+
+
+def _stamped_socket() -> socket.socket:
+    """A UDP socket that keeps what comes until somebody reads it, with the time it came at."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+    sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return sock
+
+
+def _stamp(control: list[tuple[int, int, bytes]]) -> int:
+    """When the kernel received a datagram, in ns of the wall clock."""
+    for level, kind, data in control:
+        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+            seconds, rest = _TIMESPEC.unpack(data)
+            return int(seconds) * clock.NS_PER_S + int(rest)
+    raise AssertionError("the kernel stamped nothing")
 
 
 def packet_socket(ifname: str = "eth0") -> socket.socket:

@@ -27,7 +27,7 @@ def captured(client: IPAMClient, call: Call) -> Operation[Any]:
     def capture(operation: Operation[Any]) -> object:
         raise _Captured(operation)
 
-    double._run = capture  # type: ignore[method-assign, assignment]
+    double._run = capture  # type: ignore[method-assign, assignment]  # it never returns
     try:
         call(double)
     except _Captured as caught:

@@ -77,10 +77,23 @@ class FakeKube:
         version = old["metadata"]["resourceVersion"]
         self.api.store.remove(kind.resource, (namespace, name), expected=version)
 
-    def fail(self, error: Exception, *, verb: str = "", plural: str = "", times: int = 1) -> None:
-        """The next `times` calls that match raise `error`."""
+    def fail(
+        self,
+        error: Exception,
+        *,
+        verb: str = "",
+        plural: str = "",
+        times: int = 1,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """The next `times` calls that match raise `error`, each once `meanwhile` was done."""
+
+        def failure() -> Exception:
+            meanwhile()
+            return error
+
         with self._lock:
-            self._failures.extend([(verb, plural, lambda: error)] * times)
+            self._failures.extend([(verb, plural, failure)] * times)
 
     def heal(self) -> None:
         """No injected failure is left."""
@@ -130,6 +143,10 @@ class FakeKube:
         )
         context = self._context("list", model, "")
         return replies.items(model, body, context), replies.list_meta(body, context)[0]
+
+    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+        """See the port: all in one."""
+        yield self.list(model, namespace)
 
     def create(self, model: type[T], body: Mapping[str, Any]) -> T:
         """As `HttpKubeClient.create`."""
@@ -250,8 +267,14 @@ class FakeKube:
             ) from error
 
     def _suffer(self, verb: str, plural: str) -> None:
+        failure = self._next_failure(verb, plural)
+        if failure is not None:
+            raise failure()
+
+    def _next_failure(self, verb: str, plural: str) -> Callable[[], Exception] | None:
         with self._lock:
-            for position, (wanted, kind, make) in enumerate(self._failures):
+            for position, (wanted, kind, failure) in enumerate(self._failures):
                 if wanted in ("", verb) and kind in ("", plural):
                     del self._failures[position]
-                    raise make()
+                    return failure
+        return None

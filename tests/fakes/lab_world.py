@@ -142,7 +142,7 @@ def deleting(found: Any, **more: Any) -> Any:
 
 def plan(where: w.World) -> list[w.Action]:
     """All next steps."""
-    return kubevirt.plan(where)
+    return [action for steps in kubevirt.plan(where) for action in steps]
 
 
 def created(actions: list[w.Action], model: type) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from tests.fakes.ipam_world import World
 from tests.fakes.mortal import Tell, die, trace_transactions
 from tests.fakes.mortal_parent import MortalParent, serve
 from tests.fakes.mortal_store import Countdown, told
+from tests.fakes.patience import be_patient
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +84,5 @@ def _open(place: str, tell: Tell) -> Datastore:
 
 
 if __name__ == "__main__":
+    be_patient()
     serve(_run)

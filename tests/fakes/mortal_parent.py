@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 KILLED = -9
@@ -47,12 +46,7 @@ class MortalParent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._parent.kill()
         self._parent.communicate()
         self._log.close()

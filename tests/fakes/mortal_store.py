@@ -16,7 +16,7 @@ from libtortie.errors import Unavailable
 from tests.fakes.faulty_store import Killed
 
 Tell = Callable[[str], None]
-QUIET = ("close", "atomic")
+QUIET = ("close", "atomic", "rewinds")
 """What is no step of an operation."""
 
 

@@ -1,12 +1,14 @@
 """A real agent process in a network namespace of its own, with pods behind real veths.
 
 Everything it makes lives below one temporary directory and in namespaces named after it; `close`
-takes all of it away, whatever state it is in.
+takes all of it away, whatever state it is in and whatever of that fails. Whoever waits here waits
+for long: this machine may stand still for seconds, and then everybody's clock has gone on.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -14,13 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
 from libtortie.datastore.sqlite import SqliteDatastore
-from libtortie.errors import NotFound
+from libtortie.errors import NotFound, Unavailable
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
 from libtortie.linux.netns import Netns
@@ -32,16 +35,27 @@ T = TypeVar("T")
 API_PORT = 18080
 DEADLINE = 90.0
 """Seconds; many times what anything takes on a quiet machine of two cores."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
 
 
 def until(what: str, condition: Callable[[], T], *, seconds: float = DEADLINE) -> T:
-    """The first true value of a condition; fails naming what was awaited."""
+    """The first true value of a condition; fails naming what was awaited.
+
+    Who is asked and unavailable has not said yes yet. The last look is after the deadline.
+    """
     end = time.monotonic() + seconds
+    pause, silence = FIRST_PAUSE, ""
     while True:
-        if value := condition():
-            return value
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
-        time.sleep(0.005)
+        late = time.monotonic() >= end
+        try:
+            if value := condition():
+                return value
+            silence = ""
+        except Unavailable as error:
+            silence = f" ({error})"
+        assert not late, f"not within {seconds:g} s: {what}{silence}"
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE, 1.2 * pause)
 
 
 def ip(*words: str) -> None:
@@ -61,9 +75,7 @@ class NodeProcess:
         self.agent: subprocess.Popen[bytes] | None = None
         self.vmi_uid = ""
         self.module = "felix_shim.agent"
-        self._make_namespace()
         database = config.setdefault("sqlite_path", str(root / "tortie.db"))
-        self.store = SqliteDatastore(Path(database), node=NODE, shared=True)
         self.config = {
             "nodename": NODE,
             "nodename_file": str(root / "nodename"),
@@ -78,7 +90,16 @@ class NodeProcess:
         }
         if api:
             self.config["k8s_api_root"] = f"http://127.0.0.1:{API_PORT}"
-            self._start_api()
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, root, ignore_errors=True)
+            stack.callback(self._delete_namespaces)
+            self._make_namespace()
+            self.store = SqliteDatastore(Path(database), node=NODE, shared=True, timeout=DEADLINE)
+            stack.callback(self.store.close)
+            stack.callback(self._end_processes)
+            if api:
+                self._start_api(stack)
+            self._undo = stack.pop_all()
 
     # -- life --------------------------------------------------------------------------------
 
@@ -90,7 +111,8 @@ class NodeProcess:
         self.ip("link", "set", "up0", "up")
         self.ip("link", "set", "up1", "up")
 
-    def _start_api(self) -> None:
+    def _start_api(self, stack: ExitStack) -> None:
+        """Have an API server run; `stack` ends what `_end_processes` does not."""
         command = [sys.executable, "-m", "lab.apiserver", "--listen", f"127.0.0.1:{API_PORT}"]
         self.processes.append(self.spawn(command, "api.log"))
         until("the API server answers", self._api_answers)
@@ -100,7 +122,7 @@ class NodeProcess:
             with socket.socket() as sock:
                 return sock.connect_ex(("127.0.0.1", API_PORT)) == 0
 
-        return Netns().call(f"/run/netns/{self.name}", probe)
+        return self.inside(probe)
 
     def spawn(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
         """Start a process in the node's namespace."""
@@ -118,9 +140,16 @@ class NodeProcess:
         path.write_text(yaml.safe_dump(self.config))
         served = len(self.lines("cni_serving"))
         command = [sys.executable, "-m", self.module, "--config", str(path)]
-        self.agent = self.spawn(command, "stderr.log")
+        agent = self.agent = self.spawn(command, "stderr.log")
+
+        def serves() -> bool:
+            over = agent.poll()
+            found = len(self.lines("cni_serving")) > served
+            assert found or over is None, f"the agent ended with {over}: {self.lines()[-3:]}"
+            return found
+
         if wait:
-            until("the agent serves CNI", lambda: len(self.lines("cni_serving")) > served)
+            until("the agent serves CNI", serves)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the agent by a signal; its exit status."""
@@ -131,18 +160,25 @@ class NodeProcess:
         return status
 
     def close(self) -> None:
-        """Take everything away."""
+        """Take everything away; the first error is raised when all was tried."""
+        self._undo.close()
+
+    def _end_processes(self) -> None:
+        """Ours, and then whoever they left behind in the node's namespace: BIRD, for one."""
         for process in [*self.processes, *([self.agent] if self.agent else [])]:
             process.kill()
             process.wait()
         for opened in self.sockets.values():
             opened.close()
-        try:
-            self.store.close()
-        finally:
-            for name in self.namespaces:
-                subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-            shutil.rmtree(self.root, ignore_errors=True)
+        command = ["ip", "netns", "pids", self.name]
+        left = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+        for pid in {int(one) for one in left.split()} - {os.getpid()}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _delete_namespaces(self) -> None:
+        for name in self.namespaces:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
     # -- doing -------------------------------------------------------------------------------
 
@@ -152,7 +188,7 @@ class NodeProcess:
 
     def inside(self, work: Callable[[], T]) -> T:
         """Do something in the node's namespace."""
-        return Netns().call(f"/run/netns/{self.name}", work)
+        return Netns(deadline=2 * DEADLINE).call(f"/run/netns/{self.name}", work)
 
     def add_pod(self, pod: str, mac: str = MAC) -> None:
         """A pod's namespace and veth, as the CNI plugin makes them."""
@@ -183,7 +219,8 @@ class NodeProcess:
         """Put a frame on the wire inside a pod, towards the host."""
         if pod not in self.sockets:
             space = f"/run/netns/{self.name}-{pod}"
-            self.sockets[pod] = Netns().call(space, lambda: _packet_socket("eth0"))
+            namespaces = Netns(deadline=DEADLINE)
+            self.sockets[pod] = namespaces.call(space, lambda: _packet_socket("eth0"))
         self.sockets[pod].send(frame)
 
     def send_from_host(self, pod: str, frame: bytes) -> None:
@@ -195,7 +232,7 @@ class NodeProcess:
         """Do something with the API server."""
 
         def call() -> T:
-            client = HttpKubeClient(direct(f"http://127.0.0.1:{API_PORT}"))
+            client = HttpKubeClient(direct(f"http://127.0.0.1:{API_PORT}"), timeout=DEADLINE)
             try:
                 return work(client)
             finally:
@@ -208,11 +245,16 @@ class NodeProcess:
     def lines(self, event: str = "") -> list[dict[str, Any]]:
         """The agent's log lines, or those of one event."""
         try:
-            text = (self.root / "log" / "node.log").read_text()
+            text = (self.root / "log" / "node.log").read_text(errors="replace")
         except FileNotFoundError:
             return []
+        said = f'"event": "{event}"' if event else ""
         whole = text[: text.rfind("\n") + 1]  # a line may be seen while it is being written
-        parsed = [json.loads(line) for line in whole.splitlines() if line]
+        parsed = [
+            json.loads(line)
+            for line in whole.split("\n")
+            if said in line and line.endswith("}")  # an agent may be killed in the middle of one
+        ]
         return [line for line in parsed if event in ("", line["event"])]
 
     def status(self, pod: str) -> Mapping[str, Any] | None:

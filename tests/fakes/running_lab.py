@@ -216,11 +216,12 @@ def assert_settled(lab: Lab, vm: str, address: str) -> None:
         vmi = control.get(LabVMI, vm)
         here = vmi.status.node_name
         found = allocation(lab, address)
-        if found is None or [one.finished for one in launchers(vmi)].count(False) != 1:
-            return False
+        alive = [one for one in launchers(vmi) if not one.finished]
         return (
-            everywhere(address) == {here: [names.METRIC_NORMAL]}
-            and found.active.get("pod") == active_launcher(vm).metadata.name
+            found is not None
+            and len(alive) == 1
+            and everywhere(address) == {here: [names.METRIC_NORMAL]}
+            and found.active.get("pod") == alive[0].metadata.name
             and found.active.get("node") == here
             and not found.alternate
         )

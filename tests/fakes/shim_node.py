@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,9 @@ class ShimNode:
 
     def close(self) -> None:
         """Close the agents."""
-        for agent in self.agents:
-            agent.close()
+        with ExitStack() as stack:
+            for agent in self.agents:
+                stack.callback(agent.close)
 
 
 def error_of(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str, str]:

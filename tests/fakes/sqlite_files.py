@@ -18,7 +18,7 @@ from libtortie.model.keys import Handles
 
 ROOT = Path(__file__).parents[2]
 CIDR = ip_network("10.250.0.0/26")
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 def handle(count: int = 1) -> Handle:
@@ -35,7 +35,7 @@ def herd(mode: str, path: Path, processes: int, rounds: int) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=4 * DEADLINE,
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -54,6 +54,7 @@ def worker(mode: str, path: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+            process.wait()  # it holds its locks until it is gone
 
 
 def say(process: subprocess.Popen[str], line: str) -> None:

@@ -16,6 +16,7 @@ class TcpProxy:
         self._target = target
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
+        self._closed = False
         self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.losing_replies = threading.Event()
@@ -37,6 +38,8 @@ class TcpProxy:
 
     def close(self) -> None:
         """Refuse new connections and cut the others."""
+        with self._lock:
+            self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -59,6 +62,10 @@ class TcpProxy:
                 client.close()
                 continue
             with self._lock:
+                if self._closed:  # between its being taken and now: nobody would cut it any more
+                    client.close()
+                    server.close()
+                    return
                 self._open += [client, server]
             self._run(self._pump, client, server, False)
             self._run(self._pump, server, client, True)

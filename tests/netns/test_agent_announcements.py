@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
@@ -17,13 +18,12 @@ from felix_shim.drivers.announcements import MUTE_SECONDS, Announcements, Watche
 from felix_shim.events import Sign
 from felix_shim.jsonlog import NullLog
 from felix_shim.model import EndpointId, SignKind
-from libtortie.linux.netns import Netns
+from libtortie.linux.netns import Netns, enter
 from tests.fakes import frames
 from tests.fakes.fresh_names import fresh_name
-from tests.fakes.node_process import until
+from tests.fakes.node_process import DEADLINE, until
 
 pytestmark = pytest.mark.root
-NODE, POD = fresh_name("node"), fresh_name("pod")
 HOST = "cali0123456789a"
 ENDPOINT = EndpointId("default", "vm")
 WATCHED = Watched(
@@ -35,29 +35,18 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-def add_veth() -> None:
-    ip("-n", NODE, "link", "add", HOST, "type", "veth", "peer", "name", "eth0", "netns", POD)
-    for name in (f"net/ipv6/conf/{HOST}/disable_ipv6",):
-        write(NODE, name, "1")
-    write(POD, "net/ipv6/conf/eth0/disable_ipv6", "1")
-    ip("-n", NODE, "link", "set", HOST, "up")
-    ip("-n", POD, "link", "set", "eth0", "up")
-
-
 def write(space: str, name: str, value: str) -> None:
     command = ["nsenter", f"--net=/run/netns/{space}", "sysctl", "-qw", f"{name}={value}"]
     subprocess.run(command, check=True, capture_output=True)
 
 
-def send(frame: bytes, space: str = POD, interface: str = "eth0") -> None:
-    """Put a frame on the wire; from the node's own end it is an outgoing one."""
-
+def send_from(space: str, interface: str, frame: bytes) -> None:
     def opened() -> socket.socket:
         sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         sock.bind((interface, 0))
         return sock
 
-    with Netns().call(f"/run/netns/{space}", opened) as sock:
+    with Netns(deadline=DEADLINE).call(f"/run/netns/{space}", opened) as sock:
         sock.send(frame)
 
 
@@ -65,6 +54,8 @@ def send(frame: bytes, space: str = POD, interface: str = "eth0") -> None:
 class Ear:
     """A sniffer in the node's namespace and what it posted."""
 
+    node: str
+    pod: str
     heard: list[Sign] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,9 +66,22 @@ class Ear:
 
     def _run(self) -> None:
         try:
-            Netns().call(f"/run/netns/{NODE}", self.sniffer.run)
+            enter(f"/run/netns/{self.node}")
+            self.sniffer.run()
         except BaseException as error:
             self.failed.append(error)
+
+    def add_veth(self) -> None:
+        names = ("name", "eth0", "netns", self.pod)
+        ip("-n", self.node, "link", "add", HOST, "type", "veth", "peer", *names)
+        write(self.node, f"net/ipv6/conf/{HOST}/disable_ipv6", "1")
+        write(self.pod, "net/ipv6/conf/eth0/disable_ipv6", "1")
+        ip("-n", self.node, "link", "set", HOST, "up")
+        ip("-n", self.pod, "link", "set", "eth0", "up")
+
+    def send(self, frame: bytes) -> None:
+        """The VM speaks."""
+        send_from(self.pod, "eth0", frame)
 
     def watch(self, *wanted: Watched) -> None:
         self.sniffer.watch({one.endpoint: one for one in wanted})
@@ -97,17 +101,14 @@ class Ear:
 
 @pytest.fixture
 def ear() -> Iterator[Ear]:
-    for space in (NODE, POD):
-        ip("netns", "add", space)
-    made = None
-    try:
-        made = Ear()
+    with ExitStack() as stack:
+        names = fresh_name("node"), fresh_name("pod")
+        for space in names:
+            ip("netns", "add", space)
+            stack.callback(ip, "netns", "delete", space)
+        made = Ear(*names)
+        stack.callback(made.close)
         yield made
-    finally:
-        if made is not None:
-            made.close()
-        for space in (POD, NODE):
-            subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True)
 
 
 @pytest.mark.parametrize(
@@ -128,28 +129,28 @@ def ear() -> Iterator[Ear]:
     ],
 )
 def test_every_kind_is_heard_with_the_kernels_time(ear: Ear, frame: bytes, kind: SignKind) -> None:
-    add_veth()
+    ear.add_veth()
     ear.watch(WATCHED)
     ear.listening()
     before = time.time_ns()
-    send(frame)
+    ear.send(frame)
     (sign,) = until("a sign", lambda: list(ear.heard))
     assert (sign.kind, sign.endpoint, sign.interface, sign.episode) == (kind, ENDPOINT, HOST, 7)
     assert before <= sign.kernel_ns <= time.time_ns()
 
 
 def test_outgoing_foreign_and_tagged_frames_never_pass_the_filter(ear: Ear) -> None:
-    add_veth()
+    ear.add_veth()
     ear.watch(WATCHED)
     ear.listening()
     rarp = frames.rarp(frames.VM_MAC)
-    send(rarp, NODE, HOST)
-    send(frames.rarp(frames.OTHER_MAC))
-    send(frames.arp(frames.VM_MAC, "0.0.0.0", frames.VM_IP))
-    send(frames.ipv4(frames.VM_MAC, "10.9.9.9", "192.0.2.1"))
-    send(frames.neighbour_solicitation(frames.VM_MAC, "::", frames.VM_IP6))
-    send(rarp[:12] + bytes.fromhex("81000005") + rarp[12:])
-    send(rarp)
+    send_from(ear.node, HOST, rarp)
+    ear.send(frames.rarp(frames.OTHER_MAC))
+    ear.send(frames.arp(frames.VM_MAC, "0.0.0.0", frames.VM_IP))
+    ear.send(frames.ipv4(frames.VM_MAC, "10.9.9.9", "192.0.2.1"))
+    ear.send(frames.neighbour_solicitation(frames.VM_MAC, "::", frames.VM_IP6))
+    ear.send(rarp[:12] + bytes.fromhex("81000005") + rarp[12:])
+    ear.send(rarp)
     until("the one true sign", lambda: list(ear.heard))
     time.sleep(0.25)  # longer than the mute: a second sign would have come through by now
     assert len(ear.heard) == 1
@@ -158,40 +159,59 @@ def test_outgoing_foreign_and_tagged_frames_never_pass_the_filter(ear: Ear) -> N
 
 def test_a_link_that_comes_later_is_listened_to_by_itself(ear: Ear) -> None:
     ear.watch(WATCHED)
-    add_veth()
+    ear.add_veth()
     ear.listening()
-    send(frames.rarp(frames.VM_MAC))
+    ear.send(frames.rarp(frames.VM_MAC))
     until("a sign", lambda: list(ear.heard))
 
 
 def test_a_link_that_is_made_anew_is_listened_to_again(ear: Ear) -> None:
-    add_veth()
+    ear.add_veth()
     ear.watch(WATCHED)
     ear.listening()
-    ip("-n", NODE, "link", "del", HOST)
+    ip("-n", ear.node, "link", "del", HOST)
     until("the socket is given up", lambda: not any(one.socket for one in ear.ears()))
-    add_veth()
+    ear.add_veth()
     ear.listening()
-    send(frames.rarp(frames.VM_MAC))
+    ear.send(frames.rarp(frames.VM_MAC))
+    until("a sign", lambda: list(ear.heard))
+
+
+def test_a_link_that_is_deleted_after_the_news_that_it_is_down_is_listened_to_again(
+    ear: Ear,
+) -> None:
+    """As any deleted link is: down first. The kernel tells a packet socket of the first only."""
+    ear.add_veth()
+    ear.watch(WATCHED)
+    ear.listening()
+    (ear_before,) = ear.ears()
+    ip("-n", ear.node, "link", "set", HOST, "down")
+    until("the link is doubted", lambda: ear_before.retry_at)
+    ip("-n", ear.node, "link", "del", HOST)
+    until("the socket is given up", lambda: not any(one.socket for one in ear.ears()))
+    ear.add_veth()
+    ear.listening()
+    until("the link is up", lambda: ear_before.retry_at is None)
+    ear.send(frames.rarp(frames.VM_MAC))
     until("a sign", lambda: list(ear.heard))
 
 
 def test_a_link_that_goes_down_and_up_is_still_listened_to(ear: Ear) -> None:
-    add_veth()
+    ear.add_veth()
     ear.watch(WATCHED)
     ear.listening()
-    ip("-n", NODE, "link", "set", HOST, "down")
-    ip("-n", NODE, "link", "set", HOST, "up")
+    ip("-n", ear.node, "link", "set", HOST, "down")
+    ip("-n", ear.node, "link", "set", HOST, "up")
 
     def heard_again() -> list[Sign]:
-        send(frames.rarp(frames.VM_MAC))
+        ear.send(frames.rarp(frames.VM_MAC))
         return list(ear.heard)
 
     until("a sign", heard_again)
 
 
 def test_a_talkative_vm_is_muted_and_heard_again(ear: Ear) -> None:
-    add_veth()
+    ear.add_veth()
     ear.watch(WATCHED)
     ear.listening()
     began = time.monotonic()
@@ -200,7 +220,7 @@ def test_a_talkative_vm_is_muted_and_heard_again(ear: Ear) -> None:
     def heard_again() -> bool:
         nonlocal sent
         for _ in range(20):
-            send(frames.ipv4(frames.VM_MAC, frames.VM_IP, "192.0.2.1"))
+            ear.send(frames.ipv4(frames.VM_MAC, frames.VM_IP, "192.0.2.1"))
         sent += 20
         return len(ear.heard) >= 3
 
@@ -211,23 +231,23 @@ def test_a_talkative_vm_is_muted_and_heard_again(ear: Ear) -> None:
 
 
 def test_what_is_no_longer_watched_is_not_heard(ear: Ear) -> None:
-    add_veth()
+    ear.add_veth()
     ear.watch(WATCHED)
     ear.listening()
     ear.watch()
     until("nothing is open", lambda: not ear.ears())
-    send(frames.rarp(frames.VM_MAC))
+    ear.send(frames.rarp(frames.VM_MAC))
     time.sleep(0.1)  # nothing is awaited
     assert ear.heard == []
 
 
 def test_an_episode_changes_without_closing_the_socket(ear: Ear) -> None:
-    add_veth()
+    ear.add_veth()
     ear.watch(WATCHED)
     ear.listening()
     (before,) = [one.socket for one in ear.ears()]
     ear.watch(Watched(ENDPOINT, HOST, frames.VM_MAC, WATCHED.addresses, 8))
     until("the new episode", lambda: ear.ears()[0].watched.episode == 8)
     assert ear.ears()[0].socket is before
-    send(frames.rarp(frames.VM_MAC))
+    ear.send(frames.rarp(frames.VM_MAC))
     assert until("a sign", lambda: list(ear.heard))[0].episode == 8

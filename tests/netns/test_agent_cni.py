@@ -13,42 +13,47 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from cni_plugin.frame import Request, Response, encode_request, read_response
+from felix_shim import cni_server
 from felix_shim.cni_server import LIMIT, CNIServer, take_lock
-from felix_shim.jsonlog import NullLog
 from libtortie.errors import InvalidInput, Unavailable
 from libtortie.model.keys import Kind
-from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.agent_world import NODE, RecordingLog, resource_record
 from tests.fakes.fresh_names import fresh_name
-from tests.fakes.node_process import NodeProcess, ip, until
+from tests.fakes.node_process import DEADLINE, NodeProcess, ip, until
 
 pytestmark = pytest.mark.root
 
 
 def ask(path: Path, env: dict[str, str], stdin: bytes = b"{}") -> Response:
+    request = encode_request(env, stdin)
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(150)
         client.connect(str(path))
-        client.sendall(encode_request(env, stdin))
+        client.sendall(request)
         return read_response(client)
 
 
+Body = Callable[[], None]
+
+
 class Served:
-    """A server in this process."""
+    """A server in this process, which gives callers all the time they need."""
 
     def __init__(self, path: Path, serve: Callable[[Request], Response]) -> None:
         self.path = path
         self.failed: list[BaseException] = []
-        self.server = CNIServer(path, serve, self._spawn, NullLog())
+        self.log = RecordingLog()
+        self.server = CNIServer(path, serve, self._spawn, self.log)
         self.server.open()
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
 
-    def _spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
+    def _spawn(self, name: str, body: Body) -> threading.Thread:
         def guarded() -> None:
             try:
                 body()
@@ -60,11 +65,17 @@ class Served:
         return thread
 
     def close(self) -> bool:
-        done = self.server.stop(60.0)
-        self.thread.join(60)
+        done = self.server.stop(DEADLINE)
+        self.thread.join(DEADLINE)
         assert not self.thread.is_alive()
         assert self.failed == []
         return done
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cni_server, "REQUEST_SECONDS", DEADLINE)
+    monkeypatch.setattr(cni_server, "ANSWER_SECONDS", DEADLINE)
 
 
 def echo(request: Request) -> Response:
@@ -107,12 +118,14 @@ def test_another_uid_gets_no_answer(served: Served) -> None:
         timeout=90,
     )
     assert done.stdout.strip() in ("0", ""), done.stderr
+    refused = until("it is refused", lambda: served.log.of("cni_refused"))
+    assert refused == [{"uid": 65534}]
 
 
 @pytest.mark.parametrize("raw", [b"", b"GET / HTTP/1.0\r\n\r\n", b"TTR1\xff\xff\xff\xff", b"TTR1"])
 def test_nonsense_gets_no_answer_and_harms_nobody(served: Served, raw: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(60)
+        client.settimeout(150)
         client.connect(str(served.path))
         client.sendall(raw)
         client.shutdown(socket.SHUT_WR)
@@ -139,7 +152,7 @@ def test_at_most_so_many_at_once_and_nobody_is_lost(tmp_path: Path) -> None:
             most = max(most, running)
             if running == LIMIT:
                 all_in.set()
-        all_in.wait(60)
+        all_in.wait(DEADLINE)
         time.sleep(0.02)  # one too many would come in now
         with lock:
             running -= 1
@@ -155,22 +168,55 @@ def test_at_most_so_many_at_once_and_nobody_is_lost(tmp_path: Path) -> None:
     assert most == LIMIT
 
 
-def test_a_stop_waits_for_running_requests(tmp_path: Path) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+class Slow:
+    """Serves a request when it is told to go on."""
 
-    def slow(request: Request) -> Response:
-        begun.set()
-        go_on.wait(60)
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, request: Request) -> Response:
+        self.begun.set()
+        self.go_on.wait(DEADLINE)
         return Response(0, b"done")
 
+
+def test_a_stop_waits_for_running_requests(tmp_path: Path) -> None:
+    slow = Slow()
     made = Served(tmp_path / "cni.sock", slow)
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(ask, made.path, {"CNI_COMMAND": "ADD"})
+        assert slow.begun.wait(DEADLINE)
+        closed = pool.submit(made.close)
+        until("no more are taken", lambda: not made.path.exists())
+        slow.go_on.set()
+        assert closed.result(DEADLINE)
+        assert answer.result(DEADLINE).stdout == b"done"
+
+
+class SlowToBegin(Served):
+    """Its accepting thread stands still after it had a request's thread begin."""
+
+    def __init__(self, path: Path, serve: Callable[[Request], Response]) -> None:
+        self.go_on = threading.Event()
+        super().__init__(path, serve)
+
+    def _spawn(self, name: str, body: Body) -> threading.Thread:
+        thread = super()._spawn(name, body)
+        self.go_on.wait(DEADLINE)
+        return thread
+
+
+def test_a_request_that_was_just_accepted_is_a_running_one(tmp_path: Path) -> None:
+    slow = Slow()
+    made = SlowToBegin(tmp_path / "cni.sock", slow)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, made.path, {"CNI_COMMAND": "ADD"})
-        assert begun.wait(60)
-        threading.Timer(0.2, go_on.set).start()
+        assert slow.begun.wait(DEADLINE)
+        assert not made.server.stop(0.01), "it is running"
+        made.go_on.set()
+        slow.go_on.set()
         assert made.close()
-        assert answer.result(60).stdout == b"done"
-    assert not made.path.exists()
+        assert answer.result(DEADLINE).stdout == b"done"
 
 
 def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
@@ -189,6 +235,29 @@ def test_the_lock_is_held_once_and_let_go_of(tmp_path: Path) -> None:
         take_lock(path)
     held.close()
     take_lock(path).close()
+
+
+def test_the_lock_of_a_dead_agent_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that it forked has its files open, the lock's too, until it begins its program."""
+    path = tmp_path / "run" / "agent.lock"
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    child, attempts, really = take_lock(path), [], cni_server._try_lock
+    path.write_text(f"{dead.pid}\n")
+    with pytest.raises(InvalidInput, match=f"pid {dead.pid}"):
+        take_lock(path, patience=0)
+
+    def try_lock(file: IO[str]) -> bool:
+        attempts.append(really(file))
+        if len(attempts) == 3:
+            child.close()
+        return attempts[-1]
+
+    monkeypatch.setattr(cni_server, "_try_lock", try_lock)
+    take_lock(path, patience=DEADLINE).close()
+    assert attempts == [False, False, False, True]
 
 
 def test_many_pods_added_and_deleted_at_once(tmp_path: Path) -> None:

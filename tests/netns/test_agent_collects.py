@@ -21,7 +21,6 @@ from tests.fakes.node_process import NodeProcess, until
 
 pytestmark = pytest.mark.root
 HANDLE = "k8s-pod-network.vmi.default.web"
-PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def delete_vm(node: NodeProcess) -> None:
 
 
 def freed(node: NodeProcess) -> None:
-    until("the address is free", lambda: not ipam(node).by_handle(HANDLE), seconds=PATIENCE)
+    until("the address is free", lambda: not ipam(node).by_handle(HANDLE))
     until("the log says so", lambda: node.lines("vm_address_freed"))
     (line,) = node.lines("vm_address_freed")
     assert line["handle_id"] == HANDLE

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class EtcdNode:
             env={**os.environ, **self._environ(verb, pod)},
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
         return done.returncode, json.loads(done.stdout or b"{}")
 
@@ -111,8 +111,9 @@ def world(tmp_path: Path) -> Iterator[EtcdNode]:
         ):
             yield EtcdNode(node, member, proxy.url)
     finally:
-        node.close()
-        shutil.rmtree(tmp_path, ignore_errors=True)
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, tmp_path, ignore_errors=True)
+            stack.callback(node.close)
 
 
 def test_a_node_works_on_etcd_through_its_restart(world: EtcdNode) -> None:

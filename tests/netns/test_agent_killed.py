@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.mortal_agent import arm, disarm
+from tests.fakes.node_process import DEADLINE
 
 pytestmark = pytest.mark.root
 
@@ -44,7 +45,7 @@ def killed(node: CalledNode, verb: str, pod: str, container: str, nth: int) -> b
     assert answer.code == 11, (nth, answer)
     assert "broke the connection" in answer.body["msg"]
     assert node.agent is not None
-    assert node.agent.wait(60) == -9
+    assert node.agent.wait(DEADLINE) == -9
     node.agent = None
     disarm(node.root)
     return True

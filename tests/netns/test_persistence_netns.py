@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +40,20 @@ CONF = {"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "tortie"}
 class Site:
     """A node's namespace, its datastore, an API server, and the two ways to set the toggle."""
 
-    def __init__(self, root: Path, server: ApiServer, world: CniWorld) -> None:
+    def __init__(self, root: Path, server: ApiServer, world: CniWorld, stack: ExitStack) -> None:
+        """`stack` takes away what is made here."""
         self.root, self.server, self.world = root, server, world
         self.prefix = fresh_name("p")
+        stack.callback(self._delete_namespaces)
         self.node = self.make("node")
         self.store = SqliteDatastore(root / "t.db")
+        stack.callback(self.store.close)
         pool = IPPool(metadata={"name": "p"}, spec=IPPoolSpec(cidr="10.65.0.0/24"))  # type: ignore[arg-type]  # pydantic reads the dict
         self.store.create(pool.key, pool)
         self.client = HttpKubeClient(direct(server.url))
+        stack.callback(self.client.close)
         self.kernel = NetlinkKernel(f"/run/netns/{self.node}")
+        stack.callback(self.kernel.close)
 
     def make(self, name: str) -> str:
         full = f"{self.prefix}-{name}"
@@ -111,10 +116,7 @@ class Site:
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    def close(self) -> None:
-        self.kernel.close()
-        self.client.close()
-        self.store.close()
+    def _delete_namespaces(self) -> None:
         for entry in Path("/run/netns").glob(f"{self.prefix}-*"):
             with suppress(FileNotFoundError):
                 netns.delete(entry.name)
@@ -123,26 +125,23 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     world = CniWorld(tmp_path)
-    with ApiServer(api=world.kube.api) as server:
-        made = Site(tmp_path, server, world)
-        try:
-            made.client.raw(
-                "POST",
-                "/apis/projectcalico.org/v3/ipamconfigurations",
-                {
-                    "apiVersion": "projectcalico.org/v3",
-                    "kind": "IPAMConfiguration",
-                    "metadata": {"name": "default"},
-                    "spec": {"strictAffinity": False},
-                },
-            )
-            world.put_vm()
-            world.put_launcher("virt-launcher-db-a")
-            world.put_migration("m1")
-            world.put_launcher("virt-launcher-db-b", migration="m1")
-            yield made
-        finally:
-            made.close()
+    with ApiServer(api=world.kube.api) as server, ExitStack() as stack:
+        made = Site(tmp_path, server, world, stack)
+        made.client.raw(
+            "POST",
+            "/apis/projectcalico.org/v3/ipamconfigurations",
+            {
+                "apiVersion": "projectcalico.org/v3",
+                "kind": "IPAMConfiguration",
+                "metadata": {"name": "default"},
+                "spec": {"strictAffinity": False},
+            },
+        )
+        world.put_vm()
+        world.put_launcher("virt-launcher-db-a")
+        world.put_migration("m1")
+        world.put_launcher("virt-launcher-db-b", migration="m1")
+        yield made
     assert server.crashes == []
 
 

@@ -172,7 +172,7 @@ def fallback(shell: str, **env: str) -> tuple[int, dict[str, Any], str]:
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), **variables},
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     return done.returncode, json.loads(done.stdout or b"{}"), done.stderr.decode()
 

@@ -159,8 +159,9 @@ def test_a_throttled_api(world: CniWorld) -> None:
         assert kube.list(Pod, "default")[0] == (pod,)
         moments.append(clock.elapsed)
     assert moments == [0, 0, 0, 0.5, 1.0]
+    assert [(found, clock.elapsed) for found, _ in kube.pages(Pod, "default")] == [((pod,), 1.5)]
     clock.sleep(60)
-    for moment in (61.0, 61.0, 61.0, 61.5):
+    for moment in (62.0, 62.0, 62.0, 62.5):
         kube.get(Pod, "web-0", "default")
         assert clock.elapsed == moment, "no more than the burst is saved up"
 

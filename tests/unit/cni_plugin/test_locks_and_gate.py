@@ -33,7 +33,7 @@ def test_one_at_a_time_among_threads(tmp_path: Path) -> None:
 
     def work() -> None:
         for _ in range(20):
-            with locks.hold("k", 30):
+            with locks.hold("k", 90):
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
                 inside[0] -= 1

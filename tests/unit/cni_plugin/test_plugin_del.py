@@ -416,15 +416,14 @@ def test_a_device_that_cannot_be_removed_bounds_del(
     node = world.node()
     world.put_pod("web-0")
     node.add("web-0", "c1")
-    monkeypatch.setattr(detach, "UNWIRE_SECONDS", 0.05)
     unblock = threading.Event()
-    real = node.kernel.delete_link
-    monkeypatch.setattr(node.kernel, "delete_link", lambda name: unblock.wait(60))
-    with pytest.raises(Unavailable, match="takes longer"):
-        node.delete("web-0", "c1")
+    with monkeypatch.context() as patch:
+        patch.setattr(detach, "UNWIRE_SECONDS", 0.05)
+        patch.setattr(node.kernel, "delete_link", lambda name: unblock.wait(60))
+        with pytest.raises(Unavailable, match="takes longer"):
+            node.delete("web-0", "c1")
     unblock.set()
     assert list(world.allocated().values()) == ["k8s-pod-network.c1"], "nothing freed before it"
-    monkeypatch.setattr(node.kernel, "delete_link", real)
     node.delete("web-0", "c1")
     assert world.nothing_left()
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cni_plugin.errors import IdentityRefused
-from ipam.client import AddressRequest, IPAMClient
+from ipam.client import AddressRequest, IPAMClient, Retry
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import OwnerMismatch, Unavailable
 from libtortie.kube.objects import (
@@ -175,10 +175,11 @@ def test_a_forged_target_does_not_outlast_the_migration_as_the_vms_pod(
 @pytest.mark.parametrize("target", [False, True], ids=["launchers", "targets"])
 def test_of_many_at_once_exactly_one_wins(tmp_path: Path, known: bool, target: bool) -> None:
     """Real transactions, a client for each pod's node; then every pod tries once more."""
-    store = SqliteDatastore(tmp_path / "race.db", node="n0", shared=True)
+    store = SqliteDatastore(tmp_path / "race.db", node="n0", shared=True, timeout=90)
     resource = pool("a", "10.65.0.0/24")
     store.create(resource.key, resource)
-    clients = [IPAMClient(store, f"n{n}", now=lambda: START) for n in range(8)]
+    retry = Retry(attempts=1000, seconds=90)
+    clients = [IPAMClient(store, f"n{n}", now=lambda: START, retry=retry) for n in range(8)]
     pods = [vm_pod(f"p{n}", node=f"n{n}", vmim_uid="m" if target else "") for n in range(8)]
     first = vm_pod("first", node="n0")
     if known or target:
@@ -197,7 +198,7 @@ def test_of_many_at_once_exactly_one_wins(tmp_path: Path, known: bool, target: b
         return str(got[0].address)
 
     def race(n: int) -> str:
-        together.wait(30)
+        together.wait(90)
         try:
             return claim(n)
         except OwnerMismatch as error:

@@ -23,7 +23,7 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.events import Unstored as Deleted
-from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
+from felix_shim.sources import KubeSource, RaisesSource, StoreSource
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Listing
 from libtortie.datastore.watching import LogWatch
@@ -31,7 +31,6 @@ from libtortie.errors import Compacted, Unavailable
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Scope
 from tests.fakes.agent_world import ADDRESS, RecordingLog, endpoint_record, migration
-from tests.fakes.kernel import FakeKernel, FakeNamespaces
 from tests.fakes.kube import FakeKube
 
 
@@ -137,7 +136,7 @@ def test_only_the_last_list_says_what_exists(posted: list[Event]) -> None:
     api.remove(Migration, "migration-m1", "default")
     api.compact()
     api.heal()
-    wait_for(lambda: len([e for e in posted if isinstance(e, InSync | Vanished)]) >= 2, 15)
+    wait_for(lambda: len([e for e in posted if isinstance(e, InSync | Vanished)]) >= 2)
     running.stop()
     last = [event for event in posted if isinstance(event, InSync | Vanished)][-1]
     if isinstance(last, InSync):
@@ -171,7 +170,10 @@ class Bgp:
         return self.up
 
 
-def test_raises_are_asked_for_while_wanted(posted: list[Event]) -> None:
+def test_raises_are_asked_for_when_wanted_urgently(
+    posted: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("felix_shim.sources.RAISES_SECONDS", 3600)  # none in between by itself
     bgp = Bgp()
     running = Running(RaisesSource(bgp.ask, bgp.alive, posted.append, RecordingLog()))
     running.source.want(frozenset({VM_ADDRESS}), True)
@@ -186,6 +188,17 @@ def test_raises_are_asked_for_while_wanted(posted: list[Event]) -> None:
     )
 
 
+def test_raises_are_asked_for_again_while_wanted(
+    posted: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("felix_shim.sources.RAISES_SECONDS", 0.01)
+    running = Running(RaisesSource(Bgp().ask, Bgp().alive, posted.append, RecordingLog()))
+    running.source.want(frozenset({VM_ADDRESS}), False)
+    wait_for(lambda: len(posted) >= 3)
+    running.stop()
+    assert all(event == RaisesSeen(frozenset({VM_ADDRESS})) for event in posted)
+
+
 def test_a_silent_bird_is_reported_once_and_raises_nothing(posted: list[Event]) -> None:
     bgp = Bgp()
     bgp.up = False
@@ -198,21 +211,3 @@ def test_a_silent_bird_is_reported_once_and_raises_nothing(posted: list[Event]) 
     bgp.up = False
     source.look(frozenset())
     assert len(posted) == 2
-
-
-def test_a_link_that_comes_before_the_thread_begins_to_read_is_not_missed() -> None:
-    """The agent listens, starts its threads, surveys; a pod's veth may come at any time."""
-    machine = FakeNamespaces()
-    kernel = FakeKernel(machine)
-    posted: list[object] = []
-    source = KernelSource(kernel, posted.append, lambda: 0.0)
-    source.listen()
-    kernel.add_link("cali1", "veth")
-    thread = threading.Thread(target=source.run)
-    thread.start()
-    try:
-        wait_for(lambda: "cali1" in str(posted))
-    finally:
-        kernel.close()
-        thread.join(90)
-    assert not thread.is_alive()

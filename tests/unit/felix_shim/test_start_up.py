@@ -378,7 +378,7 @@ def test_the_thread_ends_when_the_store_was_unlocked(
     thread = threading.Thread(target=started.run)
     thread.start()
     lock(store, True)
-    thread.join(10)
+    thread.join(90)
     assert not thread.is_alive()
     assert started.complete
     stopped = Machine(machine.root, memory())
@@ -387,7 +387,7 @@ def test_the_thread_ends_when_the_store_was_unlocked(
     thread = threading.Thread(target=waiting.run)
     thread.start()
     waiting.stop()
-    thread.join(10)
+    thread.join(90)
     assert not thread.is_alive()
 
 

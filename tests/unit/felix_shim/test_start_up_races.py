@@ -101,7 +101,7 @@ def test_many_nodes_at_once_on_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     found = everything(inner)
     assert sum(key.startswith("Node ") for key in found) == 8
     assert sum(key.startswith("IPPool") for key in found) == 2

@@ -368,7 +368,7 @@ def test_parallel_attachments_of_one_node_each_get_their_own() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert len(got) == 40
     assert len(set.union(*got.values())) == 80
     world.audit()

@@ -54,6 +54,59 @@ def test_an_unreadable_pool_gives_nothing_and_others_do() -> None:
     world.audit()
 
 
+@pytest.mark.parametrize("selector", ["", "all()"])
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_unreadable_node_is_no_trouble_where_no_pool_chooses_by_labels(
+    selector: str, warm: bool
+) -> None:
+    world = World().pools(pool("a", "10.0.0.0/28", blockSize=30, nodeSelector=selector))
+    client = world.client()
+    if warm:
+        client.assign("before", plain_pod("before"), V4)
+    spoil(world, ResourceKey(Kind.NODE, "n1"))
+    for number in range(6):
+        client.assign(f"h{number}", plain_pod(f"h{number}"), V4)
+    for number in range(6):
+        assert client.release(f"h{number}")
+    world.audit()
+
+
+def test_an_unreadable_node_gets_nothing_where_a_pool_chooses_by_labels() -> None:
+    """It might have to be this one, or must not be: the other would be a guess."""
+    world = World().pools(
+        pool("a", "10.0.0.0/28", blockSize=30, nodeSelector="zone == 'a'"),
+        pool("b", "10.1.0.0/28", blockSize=30),
+        pool("c", "fd00::/120", blockSize=122),
+        pool("d", "10.2.0.0/28", blockSize=30, nodeSelector="zone == 'a'", disabled=True),
+    )
+    spoil(world, ResourceKey(Kind.NODE, "n1"))
+    client = world.client()
+    with pytest.raises(Malformed, match=r"nodes/n1: .* \(nodeSelector\): a$"):
+        client.assign("h", plain_pod("h"), V4)
+    assert world.allocated() == {}
+    assert len(client.assign("six", plain_pod("six"), V6)) == 1, "no pool of the family chooses"
+    asked = AddressRequest(ipv4_pools=("a",))
+    assert len(client.assign("asked", plain_pod("asked"), asked)) == 1, "that ignores selectors"
+    explicit = AddressRequest(addresses=(ip_address("10.0.0.9"),))
+    assert len(client.assign("explicit", plain_pod("explicit"), explicit)) == 1
+
+
+def test_an_unreadable_node_s_empty_block_is_kept_while_its_pool_may_choose_it() -> None:
+    world = World().pools(
+        pool("a", "10.0.0.0/30", blockSize=30, nodeSelector="zone == 'a'"),
+        pool("b", "10.1.0.0/30", blockSize=30),
+    )
+    client = world.client()
+    world.resource(Kind.NODE, "n1", {})
+    asked = AddressRequest(ipv4_pools=("a",))
+    labelled = world.client(node_labels={"zone": "a"})
+    labelled.assign("h", plain_pod("h"), asked)
+    spoil(world, ResourceKey(Kind.NODE, "n1"))
+    labelled.release("h")
+    client.assign("other", plain_pod("other"), AddressRequest(ipv4_pools=("b",)))
+    assert AffinityKey("n1", ip_network("10.0.0.0/30")) in world.affinities("n1")
+
+
 def test_an_unreadable_block_is_left_alone_and_named() -> None:
     world = small().pools(pool("b", "10.1.0.0/30", blockSize=30))
     bad = BlockKey(ip_network("10.1.0.0/30"))

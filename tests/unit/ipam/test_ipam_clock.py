@@ -8,6 +8,8 @@ after a time that was ahead it lasts one cooldown more from when the address is 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from datetime import UTC, datetime
 from ipaddress import ip_address
 
 import pytest
@@ -17,7 +19,7 @@ from ipam.cooldown import restart
 from libtortie.datastore.port import Record, Value
 from libtortie.errors import Conflict, NoFreeAddresses
 from libtortie.model.ipam import Block
-from libtortie.model.keys import Key
+from libtortie.model.keys import BlockKey, Key
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.ipam_operations import BY_NAME, collect_all, judge, outcome
 from tests.fakes.ipam_world import World, check_block, plain_pod, pool, vm_pod
@@ -198,3 +200,45 @@ def test_empty_block_claimed_in_the_future_is_reclaimed() -> None:
     (got,) = world.client("n1").assign("h", plain_pod("p"), V4)
     assert world.block(got.block).node == "n1"
     world.audit()
+
+
+@pytest.mark.parametrize("seconds", [10**11, 10**15, 2**63 - 1], ids=["centuries", "ages", "most"])
+def test_a_cooldown_longer_than_all_time_never_ends_and_disturbs_nothing_else(seconds: int) -> None:
+    """It is stored by hand: `ipam configure` takes no such number."""
+    world = small(cooldown_seconds=seconds)
+    client = world.client()
+    client.assign("h", plain_pod("p"), V4)
+    client.release("h")
+    world.later(1000 * DAY)
+    got = [client.assign(f"h{n}", plain_pod(f"p{n}"), V4)[0].address for n in range(3)]
+    assert ip_address("10.0.0.0") not in got
+    assert is_refused(world)
+    collect_all(world, world.store)
+    assert world.allocated() == {}, "their pods are gone"
+
+
+@pytest.mark.parametrize("year", [1, 1969, 2600, 9999])
+def test_a_clock_that_no_sequence_number_can_be_made_of_gives_addresses(year: int) -> None:
+    world = small()
+    world.time = datetime(year, 7, 1, tzinfo=UTC)
+    client = world.client()
+    assert len(client.assign("h", plain_pod("p"), V4)) == 1
+    assert len(client.release("h")) == 1
+
+
+def test_after_the_last_sequence_number_comes_the_first(world_of_one: World) -> None:
+    """A block that has it is as good as any."""
+    (block,) = world_of_one.blocks()
+    world_of_one.put(BlockKey(block.cidr), replace(block, sequence_number=2**64 - 1))
+    (got,) = world_of_one.client().assign("h", plain_pod("p"), V4)
+    (block,) = world_of_one.blocks()
+    assert (block.sequence_number, block.sequence_numbers[1]) == (0, 2**64 - 1)
+    assert world_of_one.client().release("h") == (got.address,)
+
+
+@pytest.fixture
+def world_of_one() -> World:
+    """One address is given."""
+    world = small()
+    world.client().assign("first", plain_pod("first"), V4)
+    return world

@@ -9,7 +9,7 @@ import pytest
 
 from ipam.gc import Outcome, explain
 from ipam.gc_inventory import NODES
-from libtortie.errors import Malformed, Unauthorized, Unavailable
+from libtortie.errors import Compacted, Malformed, TortieError, Unauthorized, Unavailable
 from libtortie.kube.objects import KubeNode, Pod
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.gc_world import Town
@@ -35,6 +35,27 @@ def test_an_api_that_fails_frees_nothing(town: Town, error: Exception) -> None:
         assert town.why(address) == f"unknown: pod shop/web: {error}"
     town.sweep()
     assert town.of(address) is WAIT, "failures confirmed nothing"
+
+
+def test_pages_that_expire_are_asked_for_at_once_and_those_that_break_off_free_nothing(
+    town: Town,
+) -> None:
+    """The first page came, without the pod that is asked about."""
+    (address,) = town.start("web")
+    town.pod("db", ips=["10.65.0.99"])
+    error: TortieError = Compacted("the continue parameter is too old")
+
+    def broken(model: Any, namespace: str = "") -> Any:
+        objects, version = town.kube.list(model, namespace)
+        yield tuple(one for one in objects if one.metadata.name != "web"), version
+        raise error
+
+    town.kube.pages = broken  # type: ignore[method-assign]  # such a server
+    town.sweep()
+    assert (town.of(address), town.why(address)) == (KEEP, "pod shop/web lives and has it")
+    error = Unavailable("cut off")
+    town.sweep()
+    assert town.why(address) == "unknown: pod shop/web: cut off"
 
 
 def test_a_failure_between_two_observations_neither_counts_nor_resets(town: Town) -> None:

@@ -29,7 +29,7 @@ def at_once(works: Sequence[Callable[[], object]]) -> list[object]:
     results: list[object] = [None] * len(works)
 
     def run(number: int) -> None:
-        start.wait(30)
+        start.wait(90)
         try:
             results[number] = works[number]()
         except TortieError as error:
@@ -39,7 +39,7 @@ def at_once(works: Sequence[Callable[[], object]]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(180)
         assert not thread.is_alive()
     return results
 
@@ -171,7 +171,8 @@ FAULTS = [Fault.UNAVAILABLE_AFTER, Fault.CONFLICT, Fault.UNAVAILABLE_BEFORE] * 1
 
 @pytest.mark.parametrize("script", [[], FAULTS, FAULTS[::-1]])
 def test_hundred_adds_in_the_queue_of_a_slow_allocator(script: list[Fault]) -> None:
-    """Each is given its addresses or leaves nothing; a try may take a second, 100 take longer."""
+    """Each is given its addresses, or leaves nothing that its DEL, which follows a refused ADD,
+    does not free: an undo, too, may meet a fault. A try may take a second, 100 take longer."""
     world = World(MemoryDatastore()).pools(
         pool("a", "10.0.0.0/24", blockSize=29), pool("b", "fd00::/120", blockSize=125)
     )
@@ -187,6 +188,8 @@ def test_hundred_adds_in_the_queue_of_a_slow_allocator(script: list[Fault]) -> N
     refused = [number for number, result in enumerate(results) if isinstance(result, TortieError)]
     assert bool(refused) is bool(script)
     assert len(refused) < 100
+    for number in refused:
+        world.client().release(f"h{number}")
     for number, result in enumerate(results):
         stored = world.client().by_handle(f"h{number}")
         assert stored == (() if number in refused else _given(result))

@@ -6,16 +6,18 @@ import contextlib
 from ipaddress import ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from libtortie.datastore import etcd_messages as messages
-from libtortie.datastore.etcd_answers import Outcome, Page, outcome_of, range_of
+from libtortie.datastore.etcd import EtcdDatastore
+from libtortie.datastore.etcd_answers import Header, Outcome, Page, header_of, outcome_of, range_of
+from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.datastore.etcd_rpc import pb
 from libtortie.datastore.etcd_wire import fields, number, text
 from libtortie.datastore.port import Check, Create, Delete, Op, Unchanged, Update
 from libtortie.datastore.records import Stored
-from libtortie.errors import Malformed, Unavailable
+from libtortie.errors import Conflict, Malformed, Unavailable
 from libtortie.model.ipam import Handle
 from libtortie.model.keys import HandleKey, Handles
 
@@ -147,6 +149,60 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_unknown() -> None:
     for data in (b"\x0a\xff", b"\x10\x01", b"\x12\x02\x08\x01"):
         with pytest.raises(Unavailable, match="outcome unknown"):
             range_of(data)
+
+
+HEADER = text(1, number(1, 7) + number(3, 100) + number(4, 3))
+RANGE = HEADER + text(2, text(1, b"/a") + number(3, 9) + text(5, b"{}")) + number(4, 1)
+ANSWERS = (RANGE, HEADER + number(2, 1) + text(3, text(1, RANGE)) + text(3, text(2, HEADER)))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """An answer with some bytes that are others, or missing."""
+    answer = bytearray(draw(st.sampled_from(ANSWERS)))
+    for place in draw(st.lists(st.integers(0, len(answer) - 1), min_size=1, max_size=3)):
+        answer[place : place + draw(st.integers(0, 1))] = draw(st.binary(max_size=2))
+    return bytes(answer)
+
+
+@given(damaged())
+@example(text(1, number(1, 7) + text(3, b"no number")))
+@example(text(1, number(1, 7) + text(4, b"no number")) + RANGE)
+@example(ANSWERS[0].replace(number(3, 9), text(3, b"")))
+def test_a_damaged_answer_is_read_as_it_is_or_leaves_the_outcome_unknown(answer: bytes) -> None:
+    for read in (range_of, outcome_of):
+        with contextlib.suppress(Unavailable):
+            read(answer)
+    assert header_of(answer).revision >= 0
+    assert header_of(answer, transaction=True).revision >= 0
+
+
+def test_a_header_that_cannot_be_read_whole_says_nothing() -> None:
+    """Least of all that the term is a lower one: that would be an etcd that was put back."""
+    assert header_of(text(1, number(1, 7) + number(3, 100) + b"\x20\xff")) == Header()
+    assert header_of(text(1, number(1, 7) + number(3, 100) + text(4, b"x"))) == Header()
+
+
+class Curt:
+    """Answers a transaction, without what was read."""
+
+    def require_open(self) -> None:
+        pass
+
+    def read(self, method: str, request: bytes) -> bytes:
+        return HEADER + number(2, 1)
+
+    def write(self, request: bytes) -> bytes:
+        return HEADER
+
+
+def test_an_answer_without_what_was_asked_for_is_an_error_of_ours() -> None:
+    store = EtcdDatastore(EtcdConfig("http://127.0.0.1:1"))
+    store._cluster = Curt()  # type: ignore[assignment]  # what it uses of one
+    with pytest.raises(Unavailable, match="0 of 2 reads"):
+        store.snapshot([HandleKey("a"), HandleKey("b")])
+    with pytest.raises(Conflict, match="try again"):
+        store.commit([Create(HandleKey("a"), H)])
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(-(2**63), 2**64 - 1) | st.binary())))

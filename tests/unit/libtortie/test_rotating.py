@@ -71,6 +71,20 @@ def test_who_has_another_file_open_writes_to_the_path(tmp_path: Path, how: str) 
     assert path.read_text() == "2\n"
 
 
+@pytest.mark.parametrize("there", ["before", "meanwhile"])
+def test_a_line_that_was_cut_short_spoils_no_other(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "log"
+    if there == "before":
+        path.write_text("1\n2 of a wri")
+    log = RotatingFile(path)
+    if there == "meanwhile":
+        path.write_text("1\n2 of a wri")
+    log.write("3\n")
+    log.write("4\n")
+    log.close()
+    assert path.read_text().splitlines() == ["1", "2 of a wri", "3", "4"]
+
+
 def test_two_that_find_it_full_set_it_aside_once(tmp_path: Path) -> None:
     path, limits = tmp_path / "log", Limits(size=20)
     one, two = RotatingFile(path, limits), RotatingFile(path, limits)

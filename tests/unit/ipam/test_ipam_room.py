@@ -1,0 +1,77 @@
+"""How much a commit may write: what is told without measuring holds for the longest names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_network
+
+import pytest
+
+from ipam.block import new_block
+from ipam.ownership import pod_owner
+from ipam.room import FEW, MOST_BLOCKS, MOST_BYTES, Portion, is_light, size_of
+from libtortie.model.ipam import Attribute, Block, Owner
+from tests.fakes.ipam_world import START
+
+LABEL, NAME, ID, UID = "n" * 63, "n" * 253, "c" * 64, "u" * 36
+LAST = 2**64 - 1
+
+
+def longest(pod: int) -> Owner:
+    """A launcher pod of which every name is as long as Kubernetes takes."""
+    return pod_owner(
+        namespace=LABEL,
+        pod=f"{NAME[:-5]}{pod:05}",
+        node=NAME,
+        timestamp=START.replace(microsecond=123_456),
+        container_id=ID,
+        pod_uid=UID,
+        vmi_name=NAME,
+        vmi_uid=UID,
+        vm_uid=UID,
+        vmim_uid=UID,
+    )
+
+
+def held(text: str, count: int) -> Block:
+    """A block with addresses of so many VMs that migrate; the last of them has the rest."""
+    empty = new_block(ip_network(text), node=NAME, now=START)
+    size = len(empty.allocations)
+    attributes = tuple(
+        Attribute(handle_id="h" * 123 + f"{n:05}", active=longest(n), alternate=longest(n + 50_000))
+        for n in range(count)
+    )
+    return replace(
+        empty,
+        allocations=(*range(count), *[count - 1] * (size - count)),
+        unallocated=(),
+        attributes=attributes,
+        sequence_number=LAST,
+        sequence_numbers=dict.fromkeys(range(size), LAST),
+    )
+
+
+def test_what_is_light_is_short_with_the_longest_names_in_the_largest_blocks() -> None:
+    pair = [held("10.0.0.0/20", FEW // 2), held("fd00::/116", FEW - FEW // 2)]
+    assert is_light(pair)
+    assert sum(map(size_of, pair)) < MOST_BYTES
+    assert not is_light([*pair, held("10.0.0.0/30", 1)])
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "most"), [("10.0.0.0/32", 1, MOST_BLOCKS), ("10.0.0.0/26", 64, None)]
+)
+def test_a_portion_is_as_much_as_fits_and_never_nothing(
+    text: str, count: int, most: int | None
+) -> None:
+    block, portion, taken = held(text, count), Portion(), 0
+    while portion.takes(block):
+        taken += 1
+    assert taken == (most or MOST_BYTES // size_of(block))
+    assert not portion.takes(block)
+
+
+def test_one_block_that_is_too_long_by_itself_is_taken_and_no_other() -> None:
+    portion = Portion()
+    assert portion.takes(held("10.0.0.0/22", 1024))
+    assert not portion.takes(held("10.0.4.0/32", 1))
