@@ -43,18 +43,34 @@ class Authority:
 
     def server(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Pair:
         """A server's pair for addresses and DNS names."""
-        return self._issue(name, _subject(name), ExtendedKeyUsageOID.SERVER_AUTH, hosts)
+        return self._issue(name, _subject(name), (ExtendedKeyUsageOID.SERVER_AUTH,), hosts)
 
     def client(self, user: str, *groups: str) -> Pair:
         """A client's pair: CN is the user, O the groups."""
-        return self._issue(user, _subject(user, *groups), ExtendedKeyUsageOID.CLIENT_AUTH, ())
+        return self._issue(user, _subject(user, *groups), (ExtendedKeyUsageOID.CLIENT_AUTH,), ())
+
+    def node(
+        self, name: str, *, names: tuple[str, ...] | None = None, ends: datetime.timedelta = DAY
+    ) -> Pair:
+        """A node's pair for the agents' channel; a second one replaces the files of the first.
+
+        `names` are the DNS names in place of the node's own; `ends` is counted from now.
+        """
+        both = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        hosts = (name,) if names is None else names
+        return self._issue(name, _subject(name), both, hosts, ends)
 
     def _issue(
-        self, name: str, subject: x509.Name, usage: x509.ObjectIdentifier, hosts: tuple[str, ...]
+        self,
+        name: str,
+        subject: x509.Name,
+        usage: tuple[x509.ObjectIdentifier, ...],
+        hosts: tuple[str, ...],
+        ends: datetime.timedelta = DAY,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(subject, key.public_key()).add_extension(
-            x509.ExtendedKeyUsage([usage]), critical=False
+        builder = self._builder(subject, key.public_key(), ends).add_extension(
+            x509.ExtendedKeyUsage(usage), critical=False
         )
         if hosts:
             names = x509.SubjectAlternativeName([_host(host) for host in hosts])
@@ -72,7 +88,7 @@ class Authority:
         return pair
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime.timedelta = DAY
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
@@ -82,7 +98,7 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - DAY)
-            .not_valid_after(now + DAY)
+            .not_valid_after(now + ends)
         )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from felix_shim.drivers.conntrack import Copy, Outcome, Step, forget, plan, portable
 from felix_shim.flow_codec import decode_flow, encode_flow
-from libtortie.errors import KernelError, Malformed
+from libtortie.errors import Malformed
 from libtortie.linux.flows import (
     ICMP,
     ICMPV6,
@@ -28,7 +27,7 @@ from libtortie.linux.flows import (
     TcpState,
     TcpTracking,
 )
-from libtortie.model.ipam import IPAddress
+from tests.fakes.conntrack import FakeTable, indexed
 
 VM, POD, OTHER_POD, SERVICE, NODE, CLIENT = (
     ip_address(one)
@@ -51,10 +50,6 @@ def flow(
     timeout: int = 1000,
 ) -> Flow:
     return Flow(original, reply or original.inverse(), timeout, SEEN, tcp(state))
-
-
-def indexed(*flows: Flow) -> dict[FlowTuple, Flow]:
-    return {one: item for item in flows for one in (item.original, item.reply)}
 
 
 def decided(incoming: Flow, *present: Flow, arrived: bool = False) -> Step:
@@ -165,36 +160,6 @@ def test_a_client_of_this_nodes_own_keeps_its_rewriting() -> None:
 
 
 # -- a whole copy ----------------------------------------------------------------------------
-
-
-@dataclass
-class FakeTable:
-    """A connection table that refuses what its tuples clash with, as the kernel's does."""
-
-    entries: dict[FlowTuple, Flow] = field(default_factory=dict)
-    refuses: set[FlowTuple] = field(default_factory=set)
-
-    def flows(self, addresses: Iterable[IPAddress]) -> tuple[Flow, ...]:
-        wanted = tuple(addresses)
-        return tuple(f for f in self.entries.values() if any(f.touches(a) for a in wanted))
-
-    def create(self, flow: Flow) -> bool:
-        if flow.original in self.refuses:
-            raise KernelError("no memory")
-        taken = indexed(*self.entries.values())
-        if flow.original in taken or flow.reply in taken:
-            return False
-        self.entries[flow.original] = flow
-        return True
-
-    def update(self, flow: Flow) -> bool:
-        if flow.original not in self.entries:
-            return False
-        self.entries[flow.original] = flow
-        return True
-
-    def delete(self, flow: Flow) -> bool:
-        return self.entries.pop(flow.original, None) is not None
 
 
 def numbered(count: int) -> list[Flow]:
