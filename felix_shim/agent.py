@@ -56,6 +56,7 @@ from felix_shim.node import register
 from felix_shim.outlets import LANES, Outlets
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
+from felix_shim.peering import Peering, start_peering
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.policy import PolicySet
 from felix_shim.reconciler import Clocks, Reconciler, Rim
@@ -112,6 +113,7 @@ class Hands:
     kernel: KernelSource
     raises: RaisesSource | None
     events: EventRecorder | None
+    peering: Peering
 
 
 @click.command(name="tortie-node")
@@ -234,7 +236,9 @@ def _live(parts: Parts) -> None:
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     raises = _raises_source(parts, inbox)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
-    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events))
+    peering = start_peering(parts.config, parts.address.address.ip, crew, log)
+    parts = replace(parts, metrics=(*parts.metrics, *peering.metrics))
+    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events, peering))
     reconciler = _reconciler(parts, outlets, inbox)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
     if events is not None:
@@ -382,6 +386,8 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         own=hands.owners.want,
         warn=hands.events.warn if hands.events is not None else _no_event,
         ask_raises=ask_raises,
+        exchange=hands.peering.exchange,
+        welcome=hands.peering.welcome,
     )
 
 

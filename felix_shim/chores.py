@@ -15,18 +15,19 @@ from felix_shim import desired
 from felix_shim.bird_input import bird_input
 from felix_shim.cluster import NODES, scopes
 from felix_shim.events import Done, RaisesSeen
+from felix_shim.exchange import exchange
 from felix_shim.jsonlog import Log
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
 from felix_shim.policy import compile_endpoint, policy_set
 from felix_shim.state import Memory, Remembered
-from felix_shim.world import LISTEN, NUDGE, OWNERS, RAISES, World
+from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
 
 T = TypeVar("T")
 
 BEFORE_ROUTES = (NUDGE, POLICY, LISTEN)
-AFTER_ROUTES = (MEMORY, STATUS, OWNERS, RAISES, NODE, BIRD, SURVEY)
+AFTER_ROUTES = (FLOWS, MEMORY, STATUS, OWNERS, RAISES, NODE, BIRD, SURVEY)
 """Dependency order. A machine is saved after its routes were changed, never before: what the
 kernel has beyond the saved state is then always a step forward (`migration.recover`)."""
 
@@ -142,6 +143,14 @@ class Chores:
         world.due.chores.add(STATUS)
         return whole
 
+    def exchange_flows(self) -> None:
+        """Say which VMs' connections may go to which nodes, and which shall come here."""
+        if self.out.exchange is None:
+            return
+        cluster, machines = self.world.cluster, self.world.machines
+        found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
+        self.out.exchange(found)
+
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
         world, routes = self.world, self.out.routes
@@ -197,6 +206,8 @@ class Chores:
     def _program(
         self, endpoints: tuple[Endpoint, ...], interfaces: frozenset[str]
     ) -> frozenset[str]:
+        if self.out.welcome is not None:
+            self.out.welcome(endpoints)
         rules = policy_set(compile_endpoint(endpoint) for endpoint in endpoints)
         return self.out.apply_policy(rules, interfaces)
 
@@ -218,6 +229,7 @@ _CHORES: dict[str, Callable[[Chores], None]] = {
     STATUS: Chores.write_status,
     OWNERS: Chores.own,
     RAISES: Chores.ask_raises,
+    FLOWS: Chores.exchange_flows,
     NODE: Chores.register,
     BIRD: Chores.configure_bird,
     SURVEY: Chores.survey,

@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from felix_shim.addresses import AUTODETECT, parse_method
 from felix_shim.environment import NODENAME, settings_in
+from felix_shim.peer_credentials import Files
+from felix_shim.peers import DEFAULT_PORT
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
 from libtortie.rotating import Limits
@@ -121,6 +123,10 @@ class NodeConfig(Access):
     log_file_max_count: int = Field(default=10, ge=1)
     metrics_port: int = Field(default=0, ge=0, le=65535)
     metrics_host: str = ""
+    peer_ca_file: str = ""
+    peer_cert_file: str = ""
+    peer_key_file: str = ""
+    peer_port: int = Field(default=DEFAULT_PORT, ge=1, le=65535)
     bird: Annotated[BirdConfig, BeforeValidator(_bird)] = BirdConfig()
     uplinks: tuple[str, ...] = Field(default=())
 
@@ -157,11 +163,21 @@ class NodeConfig(Access):
             raise ValueError(f"cni_kubeconfig {self.cni_kubeconfig!r} is not an absolute path")
         if self.cni_kubeconfig and self.cni_kubeconfig == self.kubeconfig:
             raise ValueError("cni_kubeconfig would overwrite kubeconfig: name another file")
+        peers = (self.peer_ca_file, self.peer_cert_file, self.peer_key_file)
+        if any(peers) and not all(peers):
+            raise ValueError("peer_ca_file, peer_cert_file and peer_key_file go together")
 
     @property
     def node(self) -> str:
         """The node's name; after `load_config` there is one."""
         return self.nodename
+
+    @property
+    def peer_files(self) -> Files | None:
+        """Who this node is to other agents; None where it does not talk to them."""
+        if not self.peer_cert_file:
+            return None
+        return Files(Path(self.peer_ca_file), Path(self.peer_cert_file), Path(self.peer_key_file))
 
     @property
     def has_api(self) -> bool:

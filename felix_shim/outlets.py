@@ -13,6 +13,7 @@ from ipaddress import IPv4Interface
 from felix_shim.bgp import BirdInput
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
+from felix_shim.exchange import Exchange
 from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.owners import Ownership
@@ -35,7 +36,11 @@ class Outlets:
 
     At once: `listen`, `nudge`, `own`, `warn(endpoint, text)` about its pod, and
     `ask_raises(addresses, urgent)`, whose answers come as `RaisesSeen` now if urgent, and again
-    and again while there are addresses.
+    and again while there are addresses. `exchange` says whose connections go where (None: agents
+    don't talk to each other).
+
+    `welcome(endpoints)`, on the policy lane before the rules, sees that none of them begins with
+    the connections of who had its address before.
     """
 
     routes: RouteTable
@@ -51,3 +56,5 @@ class Outlets:
     own: Callable[[Mapping[EndpointId, Ownership]], None]
     warn: Callable[[Endpoint, str], None]
     ask_raises: Callable[[frozenset[IPAddress], bool], None]
+    exchange: Callable[[Exchange], None] | None = None
+    welcome: Callable[[tuple[Endpoint, ...]], None] | None = None

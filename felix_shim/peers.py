@@ -249,6 +249,8 @@ class PeerServer:
         except (OSError, TortieError) as error:
             if not self._stop.is_set():
                 self._refuse(_told(error), address=address)
+        except Exception as error:  # whatever a peer thought of, it must not end the agent
+            self.log.error("peer_failed", address=address, reason=repr(error))
         finally:
             with self._lock:
                 del self._open[raw]

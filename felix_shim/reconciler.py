@@ -56,7 +56,7 @@ from felix_shim.roster import Local
 from felix_shim.routes import desired_routes
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Grace, Resync, Retry, Timers
-from felix_shim.world import LISTEN, OWNERS, RAISES, World
+from felix_shim.world import FLOWS, LISTEN, OWNERS, RAISES, World
 from libtortie.linux.port import IPNetwork, Route
 
 SLICE_SECONDS = 0.002
@@ -211,6 +211,7 @@ class Reconciler:
             moved |= self._hear(sign)
             sign = self._inbox.take_urgent()
         if moved:
+            self._chores.do(FLOWS)  # the last connections are wanted now
             self._chores.do(MEMORY)
             self._chores.do(LISTEN)
 
@@ -290,7 +291,7 @@ class Reconciler:
                 remembered=known is not None,
             )
         self._settle(endpoint)
-        self._world.due.chores |= {LISTEN, OWNERS, RAISES}
+        self._world.due.chores |= {LISTEN, OWNERS, RAISES, FLOWS}
 
     def _recalled(self) -> Memory:
         if self._memory is None:
@@ -341,7 +342,7 @@ class Reconciler:
                     returned = desired.came_back(before, after)
                     local.returned = local.returned if returned is None else returned
                     due.destinations.update(local.destinations)
-                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES}
+                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES, FLOWS}
                 case StartTimer(deadline, episode):
                     self._timers.add(deadline, Convergence(local.id, episode))
                     due.chores.add(MEMORY)

@@ -40,7 +40,7 @@ from libtortie.model.keys import Affinities, Key, Scope
 from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.resources import WorkloadEndpoint
 
-LISTEN, OWNERS, RAISES, NUDGE = "listen", "owners", "raises", "nudge"
+LISTEN, OWNERS, RAISES, NUDGE, FLOWS = "listen", "owners", "raises", "nudge", "flows"
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class World:
         if scope == FELIX:
             self._settings_changed()
         elif scope == NODES:
-            self.due.chores |= {NODE, BIRD}
+            self.due.chores |= {NODE, BIRD, FLOWS}
         elif scope in (POOLS, PEERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
 
@@ -199,7 +199,7 @@ class World:
         self.roster.add(fresh)
         (self.due.endpoints if begun else self.due.newcomers).add(fresh.id)
         self._destinations(fresh)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, FLOWS}
 
     def _endpoint_gone(self, key: Key) -> None:
         local = self.roster.of_key(key)
@@ -210,7 +210,7 @@ class World:
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
         self._destinations(local)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, "memory"}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, FLOWS, "memory"}
 
     def _tell(self, event: str, endpoint: Endpoint) -> None:
         self.log.info(
@@ -256,7 +256,10 @@ class World:
             self.everything()
 
     def _vmi_changed(self, vmi: tuple[str, str]) -> None:
-        self.due.endpoints |= {local.id for local in self.roster.of_vmi(vmi)} - self.due.newcomers
+        found = self.roster.of_vmi(vmi)
+        self.due.endpoints |= {local.id for local in found} - self.due.newcomers
+        if found:
+            self.due.chores.add(FLOWS)
 
     # -- network -----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from felix_shim.peer_messages import Request
 from felix_shim.peers import Limits, Link, PeerServer, dial
 from libtortie.errors import KernelError, Unauthorized
 from libtortie.linux.flows import TCP, Flow, FlowTuple, Status, TcpState, TcpTracking
+from libtortie.metrics import Counter
 from tests.fakes.agent_world import RecordingLog
 from tests.fakes.certificates import Authority
 from tests.fakes.conntrack import FakeTable
@@ -157,7 +158,8 @@ def test_the_last_copy_is_taken_when_the_vm_was_heard(tmp_path: Path) -> None:
 
 def _ended(pair: Pair, result: str) -> float:
     _, ended = pair.target.hand_over.metrics()
-    return ended.value(result)  # type: ignore[attr-defined]  # a Counter
+    assert isinstance(ended, Counter)
+    return ended.value(result)
 
 
 def test_a_source_that_is_not_named_any_more_is_still_the_source(pair: Pair) -> None:
