@@ -299,7 +299,9 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
     calls = CallMetrics()
     if parts.config.metrics_port:
         where = parts.config.metrics_host, parts.config.metrics_port
-        server = MetricsServer(*where, (*calls.all(), *parts.metrics), log)
+        server = MetricsServer(
+            *where, (*calls.all(), *reconciler.gate.metrics(), *parts.metrics), log
+        )
         crew.start("metrics", server.run, server.stop)
 
     def build(conf: NetConf) -> PluginVerbs:

@@ -21,6 +21,7 @@ from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
 from felix_shim.policy import compile_endpoint, policy_set
+from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
 from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
 
@@ -57,6 +58,8 @@ class Chores:
     log: Log
     rules_ready: bool = False
     _generation: int = 0
+    _latest_rules: int = 0
+    _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
 
@@ -113,9 +116,13 @@ class Chores:
         endpoints = tuple(local.endpoint for local in locals_)
         interfaces = frozenset(local.endpoint.interface for local in waiting)
         job = partial(self._program, endpoints, interfaces)
-        self._policy_jobs[self._submit(POLICY, job)] = tuple(
-            (local.id, local.wire) for local in waiting
-        )
+        generation = self._submit(POLICY, job)
+        self._policy_jobs[generation] = tuple((local.id, local.wire) for local in waiting)
+        self._job_serials[generation] = self.world.policy_serial
+
+    def has_latest_rules(self, local: Local) -> bool:
+        """Whether the kernel's rules of an endpoint are made of the latest that is known."""
+        return bool(local.in_force) and self._latest_rules >= self.world.policy_serial
 
     def policy_applied(self, done: Done) -> bool:
         """The rules of a generation are in the kernel: what waited for them may go on.
@@ -125,6 +132,12 @@ class Chores:
         """
         self.rules_ready = True
         world = self.world
+        self._latest_rules = self._job_serials.get(done.generation, self._latest_rules)
+        self._job_serials = {
+            generation: serial
+            for generation, serial in self._job_serials.items()
+            if generation > done.generation
+        }
         whole = True
         for endpoint, wire in self._policy_jobs.get(done.generation, ()):
             local = world.roster.get(endpoint)

@@ -59,6 +59,13 @@ class Listed:
     unreadable: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What changes in a followed scope is not heard of, until it is `Listed` again."""
+
+    scope: Scope
+
+
 Migration = VirtualMachineInstanceMigration
 Instance = VirtualMachineInstance
 
@@ -135,6 +142,7 @@ Event = (
     | Stored
     | Unstored
     | Listed
+    | Lost
     | Seen
     | Vanished
     | InSync

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from felix_shim.gate import GateSettings, OnTimeout
 from felix_shim.routes import PRIORITY_MAX, Priorities
 from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.resources import FelixConfigurationSpec
@@ -24,6 +25,7 @@ class Settings:
     ipv4: Priorities = field(default_factory=Priorities)
     ipv6: Priorities = field(default_factory=Priorities)
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
+    gate: GateSettings = field(default_factory=GateSettings)
     problems: tuple[str, ...] = field(default=())
 
 
@@ -43,6 +45,7 @@ def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Setti
             seconds = parse_duration(spec.live_migration_route_convergence_time)
         except ValueError as error:
             problems.append(f"{name}: liveMigrationRouteConvergenceTime: {error}")
+    gate = _gate(settings.gate, name, spec, problems)
     prefixes = [text.strip() for text in spec.interface_prefix.split(",")]
     if spec.interface_prefix and INTERFACE_PREFIX not in prefixes:
         problems.append(
@@ -64,8 +67,33 @@ def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Setti
         problems,
     )
     return replace(
-        settings, ipv4=ipv4, ipv6=ipv6, convergence_seconds=seconds, problems=tuple(problems)
+        settings,
+        ipv4=ipv4,
+        ipv6=ipv6,
+        convergence_seconds=seconds,
+        gate=gate,
+        problems=tuple(problems),
     )
+
+
+def _gate(
+    weaker: GateSettings, name: str, spec: FelixConfigurationSpec, problems: list[str]
+) -> GateSettings:
+    """How long a raise waits for policy, and what then."""
+    if spec.policy_gate_timeout:
+        try:
+            weaker = replace(weaker, seconds=parse_duration(spec.policy_gate_timeout))
+        except ValueError as error:
+            problems.append(f"{name}: policyGateTimeout: {error}")
+    if spec.policy_gate_on_timeout:
+        try:
+            weaker = replace(weaker, on_timeout=OnTimeout(spec.policy_gate_on_timeout))
+        except ValueError:
+            problems.append(
+                f"{name}: policyGateOnTimeout: {spec.policy_gate_on_timeout!r} is neither "
+                f"{OnTimeout.RAISE} nor {OnTimeout.HOLD}"
+            )
+    return weaker
 
 
 def _priorities(

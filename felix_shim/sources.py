@@ -19,6 +19,7 @@ from felix_shim.events import (
     Instance,
     InSync,
     Listed,
+    Lost,
     Migration,
     NetworkChanged,
     RaisesSeen,
@@ -78,6 +79,7 @@ class StoreSource:
                 continue
             except TortieError as error:
                 self.log.warning("watch_lost", scope=self.scope, reason=first_line(error))
+                self.post(Lost(self.scope))
             self._stop.wait(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 

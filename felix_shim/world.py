@@ -81,6 +81,10 @@ class World:
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
+    lost: set[Scope] = field(default_factory=set)
+    """Scopes whose changes are not heard of."""
+    policy_serial: int = 0
+    """Counts the changes of what endpoints' rules are made of, beside the endpoints themselves."""
     due: Due = field(default_factory=Due)
 
     def __post_init__(self) -> None:
@@ -109,6 +113,19 @@ class World:
             return replace(found, proof=before.proof)
         return found
 
+    @property
+    def hears_policy(self) -> bool:
+        """Whether every change of what policy is made of is heard of."""
+        return not any(self._makes_policy(scope) for scope in self.lost)
+
+    def policy_changed(self) -> None:
+        """The rules of any endpoint may be other ones now."""
+        self.policy_serial += 1
+        self.due.chores.add(POLICY)
+
+    def _makes_policy(self, scope: Scope) -> bool:
+        return scope not in (NODES, POOLS, PEERS, BGP, Affinities(self.node))
+
     # -- stored resources --------------------------------------------------------------------
 
     def stored(self, event: Stored) -> None:
@@ -127,6 +144,7 @@ class World:
 
     def listed(self, event: Listed) -> None:
         """A scope was read completely."""
+        self.lost.discard(event.scope)
         for name in event.unreadable:
             self.log.error("stored_value_unreadable", reason=name)
         if event.scope == ENDPOINTS:
@@ -147,6 +165,8 @@ class World:
             self.due.chores |= {NODE, BIRD, FLOWS}
         elif scope in (POOLS, PEERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
+        elif scope != ENDPOINTS:
+            self.policy_changed()
 
     def _settings_changed(self) -> None:
         fresh = self.cluster.settings()

@@ -362,6 +362,8 @@ class FelixConfigurationSpec(Wire):
     ipv6_normal_route_priority: int = Field(default=0, alias="ipv6NormalRoutePriority")
     ipv6_elevated_route_priority: int = Field(default=0, alias="ipv6ElevatedRoutePriority")
     live_migration_route_convergence_time: str = ""
+    policy_gate_timeout: str = ""
+    policy_gate_on_timeout: str = ""
     wireguard_enabled: bool | None = None
     wireguard_enabled_v6: bool | None = Field(default=None, alias="wireguardEnabledV6")
 
