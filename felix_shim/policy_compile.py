@@ -193,7 +193,14 @@ def _merged(ranges: Iterable[PortRange]) -> Iterator[PortRange]:
 
 def _texts(nets: tuple[IPNetwork, ...]) -> tuple[str, ...]:
     """Networks that hold all the others, as text, in order."""
-    return tuple(str(net) for net in collapsed(nets))
+    return tuple(text for net in collapsed(nets) for text in halves(net))
+
+
+def halves(net: IPNetwork) -> tuple[str, ...]:
+    """A network as sets have it: the one of everything is two halves, for nft knows no /0."""
+    if net.prefixlen:
+        return (str(net),)
+    return tuple(str(half) for half in net.subnets())
 
 
 def collapsed(nets: Iterable[IPNetwork]) -> list[IPNetwork]:

@@ -17,7 +17,7 @@ from ipaddress import ip_network
 from typing import Generic, TypeVar
 
 from felix_shim.label_index import LabelIndex, Labelled
-from felix_shim.policy_compile import collapsed
+from felix_shim.policy_compile import collapsed, halves
 from felix_shim.rules import SetKey, SetKind
 from libtortie.model.policy import IPNetwork, Item
 
@@ -132,7 +132,7 @@ class PolicySets(Generic[I]):
             hosts = frozenset(counted.hosts)
             if nets:
                 hosts = frozenset(text for text in hosts if not _covered(text, nets))
-            texts = hosts | frozenset(str(net) for net in nets)
+            texts = hosts | frozenset(text for net in nets for text in halves(net))
             counted.frozen = Elements(texts, bool(nets))
         return counted.frozen
 

@@ -3,9 +3,10 @@
 Layout of `table inet tortie`:
 
 * `prerouting` (raw, before conntrack): from `cali*`, only the binding (interface, MAC, address).
-* `forward`: from `cali*` through the sender's chain, then to `cali*` through the receiver's. The
-  dispatch maps `goto` an endpoint's chain, so its `return` leads back behind the dispatch, while
-  an interface without an entry falls to the drop.
+* `forward`: from `cali*` through the sender's chain, then to `cali*` through the receiver's. An
+  interface without an entry in the dispatch maps falls to the drop. An endpoint's chain goes to
+  that of its policies (`felix_shim/policy_order.py`), which goes to `allowed-from` or
+  `allowed-to`, or drops: no chain that is gone to ever comes back.
 * `input`: workload to node. What the node sends to its own workloads is not policed.
 
 All base chains have policy accept: other people's traffic is none of our business, and a base
@@ -22,9 +23,10 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import count
 
+from felix_shim.drivers.nftables_change import TABLE, ModelChange
+from felix_shim.drivers.nftables_rules import chain_text, set_name, set_type
 from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
 
-TABLE = "tortie"
 FIRST_TAG = "-0"
 _RAW = -300
 _OBJECT = re.compile(r"^\t(set|map|chain) (\S+) \{", re.MULTILINE)
@@ -65,7 +67,7 @@ def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
             lines.append(f"flush chain {family} {TABLE} {name}")
     for family in _SETS:
         lines.append(f"table {family} {TABLE} {{")
-        lines += _sets(family, desired.endpoints, tag)
+        lines += _sets(family, desired, tag)
         for name, (_, rules) in _all_chains(family, desired, tag).items():
             lines += [f"\tchain {name} {{", *(f"\t\t{rule}" for rule in rules), "\t}"]
         lines.append("}")
@@ -91,6 +93,8 @@ def render_sweep(present: Mapping[str, str], desired: PolicySet, tag: str) -> st
         old_sets = [(kind, name) for kind, name in objects if kind != "chain"]
         old_chains = [name for kind, name in objects if kind == "chain" and name not in ours]
         kept = {f"{name}{tag}" for _, name, _ in _SETS[family]}
+        if family == "inet":
+            kept |= {set_name(key, desired.sets, tag) for key in desired.sets}
         lines += [f"flush chain {family} {TABLE} {name}" for name in old_chains]
         for kind, name in old_sets:
             if name not in kept:
@@ -107,11 +111,16 @@ def free_tag(present: Mapping[str, str]) -> str:
 
 
 def render_delta(before: PolicySet, after: PolicySet, tag: str = FIRST_TAG) -> str:
-    """The commands that lead from one to the other, as one transaction; empty: nothing to do."""
+    """The commands that lead from one to the other, as one transaction; empty: nothing to do.
+
+    What is new comes first, and what is old goes last, when nothing refers to it any more.
+    """
     old, new = before.by_interface(), after.by_interface()
     gone = [old[name] for name in sorted(old) if new.get(name) != old[name]]
     come = [new[name] for name in sorted(new) if old.get(name) != new[name]]
-    lines = _element_commands("delete", gone, tag)
+    change = ModelChange(before, after, tag)
+    lines = [*change.new_sets(), *change.new_elements(), *change.chains()]
+    lines += _element_commands("delete", gone, come, tag)
     for endpoint in gone:
         lines += [f"flush chain inet {TABLE} {chain}" for chain in _chains(endpoint)]
         if endpoint.interface not in new:
@@ -120,11 +129,11 @@ def render_delta(before: PolicySet, after: PolicySet, tag: str = FIRST_TAG) -> s
         for chain in _chains(endpoint):
             lines.append(f"add chain inet {TABLE} {chain}")
             lines += [f"add rule inet {TABLE} {chain} {rule}" for rule in _rules(endpoint, chain)]
-    lines += _element_commands("add", come, tag)
+    lines += _element_commands("add", come, gone, tag)
     if before.endpoint_to_host != after.endpoint_to_host:
-        lines.append(f"flush chain inet {TABLE} input")
-        rules = _input_rules(after.endpoint_to_host)
-        lines += [f"add rule inet {TABLE} input {rule}" for rule in rules]
+        lines.append(f"flush chain inet {TABLE} to-node")
+        lines.append(f"add rule inet {TABLE} to-node {_to_node(after.endpoint_to_host)}")
+    lines += [*change.old_chains(), *change.old_elements(), *change.old_sets()]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -136,6 +145,8 @@ def _all_chains(family: str, desired: PolicySet, tag: str) -> dict[str, tuple[st
     for endpoint in desired.endpoints:
         for chain in _chains(endpoint):
             chains[chain] = ("", _rules(endpoint, chain))
+    for name, chain_rules in desired.chains.items():
+        chains[name] = ("", chain_text(chain_rules, desired.sets, tag))
     return chains | _inet_chains(desired.endpoint_to_host, tag)
 
 
@@ -155,14 +166,26 @@ def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[
                 "counter drop",
             ],
         ),
-        "from-workload": ("", [f"iifname vmap @from-endpoints{tag}", "counter drop"]),
+        "allowed-to": ("", ["accept"]),
         "to-workload": ("", [f"oifname vmap @to-endpoints{tag}", "counter drop"]),
+        "to-node": ("", [_to_node(action)]),
+        "allowed-from": (
+            "",
+            ['oifname "cali*" goto to-workload', "oif 0 goto to-node", "accept"],
+        ),
+        "from-workload": ("", [f"iifname vmap @from-endpoints{tag}", "counter drop"]),
         "prerouting": (_hook("prerouting", _RAW), ['iifname "cali*" jump anti-spoofing']),
         "forward": (
             _hook("forward", 0),
-            ['iifname "cali*" jump from-workload', 'oifname "cali*" jump to-workload'],
+            ['iifname "cali*" goto from-workload', 'oifname "cali*" goto to-workload'],
         ),
-        "input": (_hook("input", 0), _input_rules(action)),
+        "input": (
+            _hook("input", 0),
+            [
+                f'iifname "cali*" icmpv6 type {_LINK_LOCAL_ICMPV6} return',
+                'iifname "cali*" goto from-workload',
+            ],
+        ),
     }
 
 
@@ -185,19 +208,9 @@ def _arp_chains(tag: str) -> dict[str, tuple[str, list[str]]]:
     }
 
 
-def _input_rules(action: EndpointToHost) -> list[str]:
-    rules = [
-        f'iifname "cali*" icmpv6 type {_LINK_LOCAL_ICMPV6} return',
-        'iifname "cali*" jump from-workload',
-    ]
-    match action:
-        case EndpointToHost.DROP:
-            rules.append('iifname "cali*" counter drop')
-        case EndpointToHost.ACCEPT:
-            rules.append('iifname "cali*" accept')
-        case EndpointToHost.RETURN:
-            pass  # the end of the chain is the node's other rules
-    return rules
+def _to_node(action: EndpointToHost) -> str:
+    """What becomes of what a workload may send, when it is for the node itself."""
+    return "counter drop" if action is EndpointToHost.DROP else "accept"
 
 
 def _chains(endpoint: EndpointPolicy) -> tuple[str, str]:
@@ -205,15 +218,18 @@ def _chains(endpoint: EndpointPolicy) -> tuple[str, str]:
 
 
 def _rules(endpoint: EndpointPolicy, chain: str) -> list[str]:
-    """An endpoint's chain: known connections, then profiles. The one profile allows all: return."""
+    """An endpoint's chain: known connections, then what its policies make of new ones."""
     rules = ["ct state established,related accept"]
     if not endpoint.vm:
         rules.append("ct state invalid counter drop")
-    if chain.startswith("cali-fw-"):
+    if not chain.startswith("cali-fw-"):
+        rules.append(f"goto {endpoint.ingress}")
+    else:
         # encapsulation is the node's to speak: a workload's could enter an overlay as a peer's
         rules.append("meta l4proto ipip counter drop")
         rules.append("udp dport 4789 counter drop")
-    return [*rules, "return"]
+        rules.append(f"goto {endpoint.egress}")
+    return rules
 
 
 def _elements(family: str, endpoints: Iterable[EndpointPolicy]) -> dict[str, list[str]]:
@@ -237,22 +253,37 @@ def _elements(family: str, endpoints: Iterable[EndpointPolicy]) -> dict[str, lis
     return found
 
 
-def _element_commands(verb: str, endpoints: list[EndpointPolicy], tag: str) -> list[str]:
-    return [
-        f"{verb} element {family} {TABLE} {name}{tag} {{ {', '.join(elements)} }}"
-        for family in _SETS
-        for name, elements in _elements(family, endpoints).items()
-        if elements
-    ]
+def _element_commands(
+    verb: str,
+    endpoints: Iterable[EndpointPolicy],
+    others: Iterable[EndpointPolicy],
+    tag: str,
+) -> list[str]:
+    """Commands for what these endpoints put into sets and maps, and those others do not."""
+    lines = []
+    for family in _SETS:
+        theirs = _elements(family, others)
+        for name, elements in _elements(family, endpoints).items():
+            kept = set(theirs[name])
+            if mine := [one for one in elements if one not in kept]:
+                lines.append(f"{verb} element {family} {TABLE} {name}{tag} {{ {', '.join(mine)} }}")
+    return lines
 
 
-def _sets(family: str, endpoints: Iterable[EndpointPolicy], tag: str) -> list[str]:
-    elements = _elements(family, endpoints)
+def _sets(family: str, desired: PolicySet, tag: str) -> list[str]:
+    elements = _elements(family, desired.endpoints)
     lines = []
     for kind, name, declaration in _SETS[family]:
-        lines += [f"\t{kind} {name}{tag} {{", f"\t\t{declaration}"]
-        if elements[name]:
-            joined = ",\n\t\t\t".join(elements[name])
-            lines.append(f"\t\telements = {{\n\t\t\t{joined}\n\t\t}}")
-        lines.append("\t}")
+        lines += _declared(kind, f"{name}{tag}", declaration, elements[name])
+    for key, found in desired.sets.items() if family == "inet" else ():
+        name = set_name(key, desired.sets, tag)
+        lines += _declared("set", name, set_type(key, found), sorted(found.texts))
     return lines
+
+
+def _declared(kind: str, name: str, declaration: str, elements: list[str]) -> list[str]:
+    lines = [f"\t{kind} {name} {{", f"\t\t{declaration}"]
+    if elements:
+        joined = ",\n\t\t\t".join(elements)
+        lines.append(f"\t\telements = {{\n\t\t\t{joined}\n\t\t}}")
+    return [*lines, "\t}"]

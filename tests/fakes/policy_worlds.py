@@ -36,7 +36,7 @@ ADDRESSES = (
     *(address for pod in PODS for address in pod.addresses),
     *(ip_address(text) for text in ("198.51.100.7", "203.0.113.9", "fd00:99::9", "192.0.2.1")),
 )
-_PORTS = (80, 443, 8080)
+_PORTS = (80, 443, 5000, 8080)
 
 selectors = st.sampled_from(
     [
@@ -144,6 +144,20 @@ def worlds(draw: st.DrawFn) -> Meaning:
         accounts=ACCOUNTS,
         tiers={"default": (1e6, "Deny"), "first": (10.0, "Pass"), "last": (None, "Deny")},
     )
+
+
+@st.composite
+def pointed(draw: st.DrawFn) -> Meaning:
+    """A cluster in which all depends on one rule: what it is not about has the other fate."""
+    rule = draw(rules())
+    rule["action"] = draw(st.sampled_from(["Allow", "Deny"]))
+    other = {"action": "Deny" if rule["action"] == "Allow" else "Allow"}
+    namespace = draw(st.sampled_from(["", "red"]))
+    order = draw(st.permutations(["a", "b"]))
+    spec = {"selector": "all()", "types": ["Ingress", "Egress"], "egress": [{"action": "Allow"}]}
+    first = Written(order[0], {**spec, "order": 5, "ingress": [rule]}, namespace)
+    second = Written(order[1], {**spec, "order": 6, "ingress": [other]}, namespace)
+    return Meaning(PODS, (first, second), NETSETS, NAMESPACES, ACCOUNTS)
 
 
 @st.composite

@@ -18,6 +18,7 @@ from tests.fakes.policy_worlds import (
     key_of,
     netset_of,
     packets,
+    pointed,
     policies,
     policy_of,
     profiles_of,
@@ -30,7 +31,7 @@ Step = Callable[[PolicyBook], object]
 
 
 @settings(deadline=None, max_examples=400)
-@given(worlds(), st.lists(packets(), min_size=1, max_size=12))
+@given(st.one_of(worlds(), pointed()), st.lists(packets(), min_size=10, max_size=30))
 def test_the_rules_decide_as_the_policies_mean(world: Meaning, some: list[Packet]) -> None:
     found = book_of(world).rules()
     machine = RuleMachine(found.chains, found.sets)

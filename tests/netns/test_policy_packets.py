@@ -1,0 +1,126 @@
+"""Policies against real packets: what the kernel lets through is what they mean."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from felix_shim.drivers.nftables import Nftables
+from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
+from tests.fakes.packets import Packet
+from tests.fakes.policy_meaning import Meaning, Pod
+from tests.fakes.policy_worlds import ADDRESSES, PODS, book_of, key_of, packets, pointed, worlds
+from tests.fakes.wired_pods import Wire, WiredNode, far_wire, wired
+
+pytestmark = pytest.mark.root
+
+LOCAL = tuple(pod for pod in PODS if pod.name != "twin")
+"""The twin has another's address, so it is on another node."""
+WIRES = {
+    key_of(pod): Wire(f"cali{number:011x}", f"02:00:00:00:00:{number:02x}", pod.addresses)
+    for number, pod in enumerate(LOCAL, start=1)
+}
+TAG = re.compile(r"(?<=[0-9a-z])-[0-9]+(?=\")")
+OUTSIDE = tuple(one for one in ADDRESSES if not any(one in pod.addresses for pod in PODS))
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[WiredNode]:
+    with wired((*WIRES.values(), far_wire((*OUTSIDE, ip_address("172.31.0.1"))))) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def nft() -> Nftables:
+    """One for all: each example's rules come about by the difference to those before."""
+    return Nftables(quiet=0.0)
+
+
+def rules_of(world: Meaning) -> PolicySet:
+    found = book_of(world).rules()
+    endpoints = []
+    for key, wire in WIRES.items():
+        ways = found.ways[key]
+        endpoints.append(
+            EndpointPolicy(
+                wire.interface, wire.mac, wire.addresses, True, ways.ingress, ways.egress
+            )
+        )
+    return policy_set(endpoints, rules=found)
+
+
+def local(address: object) -> Pod | None:
+    return next((pod for pod in LOCAL if address in pod.addresses), None)
+
+
+def meant(world: Meaning, packet: Packet) -> bool:
+    sender, receiver = local(packet.source), local(packet.destination)
+    return (sender is None or world.allows(sender, "egress", packet)) and (
+        receiver is None or world.allows(receiver, "ingress", packet)
+    )
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.one_of(worlds(), pointed(), pointed()), st.lists(packets(), min_size=15, max_size=15))
+def test_the_kernel_decides_as_the_policies_mean(
+    node: WiredNode, nft: Nftables, world: Meaning, some: list[Packet]
+) -> None:
+    some = [one for one in some if local(one.source) is not local(one.destination)]
+    assume(some)
+    node.call(lambda: nft.apply(rules_of(world)))
+    for packet in some:
+        assert node.reaches(packet) is meant(world, packet), packet
+
+
+@settings(deadline=None, max_examples=25, derandomize=True, database=None)
+@given(world=worlds())
+def test_differences_lead_to_what_the_rules_whole_would_be(
+    node: WiredNode, nft: Nftables, world: Meaning
+) -> None:
+    node.call(lambda: nft.apply(rules_of(world)))
+    by_differences = listing(node)
+    node.call(lambda: Nftables(quiet=0.0).apply(rules_of(world)))
+    assert by_differences == listing(node)
+    node.call(lambda: nft.apply(rules_of(world)))  # notices that somebody replaced its tables
+
+
+def listing(node: WiredNode) -> list[str]:
+    """Our table's contents in order, names without their tags."""
+
+    def read() -> str:
+        command = ["nft", "-j", "-s", "list", "table", "inet", "tortie"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    objects = json.loads(TAG.sub("", str(node.call(read))))["nftables"]
+    rules = [one["rule"] for one in objects if "rule" in one]
+    others = [one for one in objects if "rule" not in one and "metainfo" not in one]
+    by_chain = sorted(rules, key=lambda rule: str(rule["chain"]))  # within one, the order counts
+    return [
+        *sorted(json.dumps(plain(one)) for one in others),
+        *(json.dumps(plain(one)) for one in by_chain),
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Without handles, and what is a set in order."""
+    if isinstance(value, dict):
+        found = {key: plain(one) for key, one in value.items() if key != "handle"}
+        for key in ("elem", "set"):
+            if isinstance(found.get(key), list):
+                found[key] = sorted(found[key], key=json.dumps)
+        return found
+    return [plain(one) for one in value] if isinstance(value, list) else value
