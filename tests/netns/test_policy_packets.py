@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
 from tests.fakes.packets import Packet
+from tests.fakes.policy_matrix import RULES, matrix_packets, matrix_world
 from tests.fakes.policy_meaning import Meaning, Pod
 from tests.fakes.policy_worlds import ADDRESSES, PODS, book_of, key_of, packets, pointed, worlds
 from tests.fakes.wired_pods import Wire, WiredNode, far_wire, wired
@@ -68,9 +71,21 @@ def meant(world: Meaning, packet: Packet) -> bool:
     )
 
 
+def test_every_kind_of_match(node: WiredNode, nft: Nftables) -> None:
+    verdicts = Counter[bool]()
+    for rule in RULES:
+        world = matrix_world(rule)
+        node.call(partial(nft.apply, rules_of(world)))
+        for packet in matrix_packets():
+            wanted = meant(world, packet)
+            assert node.reaches(packet) is wanted, (rule, packet)
+            verdicts[wanted] += 1
+    assert min(verdicts[True], verdicts[False]) > 500
+
+
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=40,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

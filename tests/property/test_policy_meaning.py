@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from felix_shim.policy_book import PolicyBook, Ways
 from tests.fakes.packets import Packet
+from tests.fakes.policy_matrix import RULES, matrix_packets, matrix_world
 from tests.fakes.policy_meaning import Meaning, Pod, Written
 from tests.fakes.policy_worlds import (
     PODS,
@@ -27,12 +30,8 @@ from tests.fakes.policy_worlds import (
 )
 from tests.fakes.rule_machine import RuleMachine
 
-Step = Callable[[PolicyBook], object]
 
-
-@settings(deadline=None, max_examples=400)
-@given(st.one_of(worlds(), pointed()), st.lists(packets(), min_size=10, max_size=30))
-def test_the_rules_decide_as_the_policies_mean(world: Meaning, some: list[Packet]) -> None:
+def decides_as_meant(world: Meaning, some: Iterable[Packet]) -> None:
     found = book_of(world).rules()
     machine = RuleMachine(found.chains, found.sets)
     for pod in world.pods:
@@ -41,6 +40,20 @@ def test_the_rules_decide_as_the_policies_mean(world: Meaning, some: list[Packet
             for direction, chain in (("ingress", ways.ingress), ("egress", ways.egress)):
                 meant = world.allows(pod, direction, packet)
                 assert machine.allows(chain, packet) is meant, (pod.name, direction, packet)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_every_kind_of_match(rule: dict[str, Any]) -> None:
+    decides_as_meant(matrix_world(rule), matrix_packets())
+
+
+Step = Callable[[PolicyBook], object]
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.one_of(worlds(), pointed()), st.lists(packets(), min_size=10, max_size=30))
+def test_the_rules_decide_as_the_policies_mean(world: Meaning, some: list[Packet]) -> None:
+    decides_as_meant(world, some)
 
 
 def steps_to(world: Meaning) -> list[Step]:
