@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -19,7 +20,7 @@ from felix_shim.drivers.nftables import Nftables
 from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
 from tests.fakes.packets import Packet
 from tests.fakes.policy_matrix import RULES, matrix_packets, matrix_world
-from tests.fakes.policy_meaning import Meaning, Pod
+from tests.fakes.policy_meaning import Meaning, NetSet, Pod, Written
 from tests.fakes.policy_worlds import ADDRESSES, PODS, book_of, key_of, packets, pointed, worlds
 from tests.fakes.wired_pods import Wire, WiredNode, far_wire, wired
 
@@ -33,6 +34,34 @@ WIRES = {
 }
 TAG = re.compile(r"(?<=[0-9a-z])-[0-9]+(?=\")")
 OUTSIDE = tuple(one for one in ADDRESSES if not any(one in pod.addresses for pod in PODS))
+
+
+ALL_SETS = Written(
+    "all-sets",
+    {
+        "tier": "first",
+        "order": 1,
+        "selector": "all()",
+        "ingress": [
+            {"action": "Log", "source": {"selector": f"app == '{app}'"}} for app in ("far", "web")
+        ],
+    },
+)
+
+
+def members() -> st.SearchStrategy[tuple[NetSet, ...]]:
+    """Members of the sets that `ALL_SETS` looks into."""
+    nets = st.sampled_from(
+        ["10.9.0.1", "10.9.0.2", "10.9.0.0/24", "10.9.0.0/16", "fd00:9::1", "fd00:9::/64", "::/0"]
+    )
+    some = st.lists(nets, max_size=4, unique=True).map(tuple)
+    pairs = st.tuples(some, some)
+    return pairs.map(
+        lambda pair: tuple(
+            NetSet("", app, found, {"app": app})
+            for app, found in zip(("far", "web"), pair, strict=True)
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +130,13 @@ def test_the_kernel_decides_as_the_policies_mean(
         assert node.reaches(packet) is meant(world, packet), packet
 
 
-@settings(deadline=None, max_examples=25, derandomize=True, database=None)
-@given(world=worlds())
+@settings(deadline=None, max_examples=30, derandomize=True, database=None)
+@given(world=worlds(), more=members())
 def test_differences_lead_to_what_the_rules_whole_would_be(
-    node: WiredNode, nft: Nftables, world: Meaning
+    node: WiredNode, nft: Nftables, world: Meaning, more: tuple[NetSet, ...]
 ) -> None:
+    """Also in sets that stay while their elements, hosts and networks, come and go."""
+    world = replace(world, netsets=(*world.netsets, *more), policies=(*world.policies, ALL_SETS))
     node.call(lambda: nft.apply(rules_of(world)))
     by_differences = listing(node)
     node.call(lambda: Nftables(quiet=0.0).apply(rules_of(world)))
