@@ -31,7 +31,7 @@ from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
 from felix_shim.bgp import BirdInput, render_bird
 from felix_shim.chores import Identity
-from felix_shim.cluster import scopes
+from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.complaint import Complaint
@@ -446,7 +446,7 @@ def _followers(parts: Parts, inbox: Inbox, own: OwnAddresses) -> list[StoreSourc
         own.notice(event)
 
     sources: list[StoreSource | KubeSource] = [
-        StoreSource(parts.store, scope, post, parts.log) for scope in scopes(parts.node)
+        StoreSource(parts.store, scope, post, parts.log) for scope in followed(parts.node)
     ]
     if parts.kube is not None:
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))

@@ -20,10 +20,10 @@ from felix_shim.jsonlog import Log
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
-from felix_shim.policy import compile_endpoint, policy_set
 from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
 from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
+from libtortie.model.keys import Key
 
 T = TypeVar("T")
 
@@ -107,13 +107,15 @@ class Chores:
 
     def apply_policy(self) -> None:
         """All rules, and the sysctls of endpoints that have not been in force yet."""
+        if not self.world.knows_policy:
+            return  # each list makes it due again
         locals_ = tuple(self.world.roster)
         waiting = [
             local
             for local in locals_
             if not local.in_force and local.endpoint.interface in self.world.links_up
         ]
-        endpoints = tuple(local.endpoint for local in locals_)
+        endpoints = tuple((local.key, local.endpoint) for local in locals_)
         interfaces = frozenset(local.endpoint.interface for local in waiting)
         job = partial(self._program, endpoints, interfaces)
         generation = self._submit(POLICY, job)
@@ -217,12 +219,11 @@ class Chores:
     # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------
 
     def _program(
-        self, endpoints: tuple[Endpoint, ...], interfaces: frozenset[str]
+        self, endpoints: tuple[tuple[Key, Endpoint], ...], interfaces: frozenset[str]
     ) -> frozenset[str]:
         if self.out.welcome is not None:
-            self.out.welcome(endpoints)
-        rules = policy_set(compile_endpoint(endpoint) for endpoint in endpoints)
-        return self.out.apply_policy(rules, interfaces)
+            self.out.welcome(tuple(endpoint for _, endpoint in endpoints))
+        return self.out.apply_policy(self.world.desk.rules(endpoints), interfaces)
 
     def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
         self.out.write_status(desired.status_files(endpoints))

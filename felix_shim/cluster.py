@@ -26,11 +26,29 @@ POOLS = Resources(Kind.IP_POOL)
 NODES = Resources(Kind.NODE)
 PEERS = Resources(Kind.BGP_PEER)
 BGP = Resources(Kind.BGP_CONFIGURATION)
+POLICY_SCOPES = tuple(
+    Resources(kind)
+    for kind in (
+        Kind.NETWORK_POLICY,
+        Kind.GLOBAL_NETWORK_POLICY,
+        Kind.NETWORK_SET,
+        Kind.GLOBAL_NETWORK_SET,
+        Kind.HOST_ENDPOINT,
+        Kind.PROFILE,
+        Kind.TIER,
+    )
+)
+"""What policy is made of, beside the endpoints. Read by the policy lane (`policy_desk.py`)."""
 
 
 def scopes(node: str) -> tuple[Scope, ...]:
-    """Everything an agent follows."""
+    """What an agent makes its routes and BGP sessions of."""
     return ENDPOINTS, FELIX, POOLS, NODES, PEERS, BGP, Affinities(node)
+
+
+def followed(node: str) -> tuple[Scope, ...]:
+    """Everything an agent follows."""
+    return *scopes(node), *POLICY_SCOPES
 
 
 @dataclass(slots=True)

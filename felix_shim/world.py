@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from felix_shim import facts
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS, Cluster
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS, Cluster
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import Instance, InSync, Listed, Migration, RaisesSeen, Stored, Unstored
@@ -19,6 +19,7 @@ from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, NODE, POLICY, STATUS, SURVEY
 from felix_shim.policy import compile_endpoint
+from felix_shim.policy_desk import PolicyDesk
 from felix_shim.raises import Raises
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
@@ -72,6 +73,7 @@ class World:
     log: Log
     monotonic: Callable[[], float]
     cluster: Cluster = field(init=False)
+    desk: PolicyDesk = field(init=False)
     roster: Roster = field(default_factory=Roster)
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
     raises: Raises = field(default_factory=Raises)
@@ -89,6 +91,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.cluster = Cluster(self.node)
+        self.desk = PolicyDesk(self.node, self.log)
 
     # -- facts -------------------------------------------------------------------------------
 
@@ -126,10 +129,22 @@ class World:
     def _makes_policy(self, scope: Scope) -> bool:
         return scope not in (NODES, POOLS, PEERS, BGP, Affinities(self.node))
 
+    def _to_desk(self, event: Stored | Unstored | Listed) -> None:
+        """Endpoints of other nodes concern the rules too, of which they are members only."""
+        if event.scope == ENDPOINTS or event.scope in POLICY_SCOPES:
+            self.desk.feed(event)
+            self.due.chores.add(POLICY)
+
+    @property
+    def knows_policy(self) -> bool:
+        """Whether all that policy is made of was listed once: before that, nothing is concluded."""
+        return self.cluster.listed(ENDPOINTS, *POLICY_SCOPES)
+
     # -- stored resources --------------------------------------------------------------------
 
     def stored(self, event: Stored) -> None:
         """A record was written."""
+        self._to_desk(event)
         if event.scope == ENDPOINTS:
             self._endpoint(event.record)
         elif self.cluster.put(event.scope, event.record):
@@ -137,6 +152,7 @@ class World:
 
     def unstored(self, event: Unstored) -> None:
         """A record was deleted."""
+        self._to_desk(event)
         if event.scope == ENDPOINTS:
             self._endpoint_gone(event.key)
         elif self.cluster.remove(event.scope, event.key):
@@ -145,6 +161,7 @@ class World:
     def listed(self, event: Listed) -> None:
         """A scope was read completely."""
         self.lost.discard(event.scope)
+        self._to_desk(event)
         for name in event.unreadable:
             self.log.error("stored_value_unreadable", reason=name)
         if event.scope == ENDPOINTS:
@@ -208,6 +225,7 @@ class World:
         """A new sandbox starts anew; one whose record merely changed keeps its machine."""
         if known is not None and _same_sandbox(known.endpoint, fresh.endpoint):
             fresh.machine, fresh.returned = known.machine, known.returned
+            self.policy_serial += 1  # other labels, other policies
             if _same_wire(known.endpoint, fresh.endpoint):
                 fresh.in_force, fresh.wire = known.in_force, known.wire
             begun = fresh.id not in self.due.newcomers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
@@ -34,6 +34,7 @@ from libtortie.model.policy import (
     Entity,
     Icmp,
     Item,
+    NamedPort,
     Policy,
     PolicyId,
     PolicyRule,
@@ -84,7 +85,7 @@ def _namespace_selector(text: str) -> str:
     return text if _GLOBAL.fullmatch(text) else _outer_selector(text)
 
 
-def _protocol(value: Any) -> Any:
+def protocol_number(value: Any) -> Any:
     """A protocol's number; names are matched in any case, as Calico's own readers do."""
     if isinstance(value, str) and not value.isdecimal():
         found = next((n for name, n in PROTOCOLS.items() if name.lower() == value.lower()), None)
@@ -121,6 +122,11 @@ def _excluded(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    ip_address(text)
+    return text
+
+
 def _any_network(text: str) -> str:
     """A network or address; bits behind the prefix length do no harm here."""
     ip_network(text, strict=False)
@@ -131,7 +137,8 @@ AccountName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 OwnSelector = Annotated[str, AfterValidator(_own_selector)]
 OuterSelector = Annotated[str, AfterValidator(_outer_selector)]
 NamespaceSelector = Annotated[str, AfterValidator(_namespace_selector)]
-Protocol = Annotated[int | None, BeforeValidator(lambda v: None if v is None else _protocol(v))]
+ProtocolNumber = Annotated[int, BeforeValidator(protocol_number)]
+AddressText = Annotated[str, AfterValidator(_address)]
 PortText = Annotated[PortRange | str, BeforeValidator(_port)]
 Nets = Annotated[tuple[NetworkText, ...], Field(max_length=NETS_MAX)]
 NotNets = Annotated[
@@ -186,8 +193,8 @@ class RuleWire(Wire):
 
     action: Action
     ip_version: Literal[4, 6] | None = Field(default=None, alias="ipVersion")
-    protocol: Protocol = None
-    not_protocol: Protocol = None
+    protocol: ProtocolNumber | None = None
+    not_protocol: ProtocolNumber | None = None
     icmp: IcmpWire | None = None
     not_icmp: IcmpWire | None = Field(default=None, alias="notICMP")
     source: EntityWire = EntityWire()
@@ -258,7 +265,7 @@ class HostPortWire(Wire):
     """A named port of a host endpoint."""
 
     name: str
-    protocol: Annotated[int, BeforeValidator(_protocol)]
+    protocol: ProtocolNumber
     port: int = Field(ge=1, lt=1 << 16)
 
 
@@ -267,7 +274,7 @@ class HostEndpointSpecWire(Wire):
 
     node: str = Field(min_length=1)
     interface_name: str = ""
-    expected_ips: tuple[str, ...] = Field(default=(), alias="expectedIPs")
+    expected_ips: tuple[AddressText, ...] = Field(default=(), alias="expectedIPs")
     profiles: tuple[str, ...] = ()
     ports: tuple[HostPortWire, ...] = ()
 
@@ -353,6 +360,19 @@ def read_network_set(resource: Resource) -> Item:
         profiles = (f"{NAMESPACE_PROFILE}{resource.metadata.namespace}",)
     nets = tuple(ip_network(text, strict=False) for text in spec.nets)
     return Item(tuple(sorted(labels.items())), profiles, nets)
+
+
+def read_host_endpoint(resource: Resource) -> Item:
+    """What selectors see of a HostEndpoint. Raises `InvalidInput`."""
+    if problem := problem_of(resource):
+        raise InvalidInput(f"{resource.kind} {resource.metadata.name}: {problem}")
+    spec = HostEndpointSpecWire.model_validate(_spec(resource))
+    return Item(
+        tuple(sorted(resource.metadata.labels.items())),
+        spec.profiles,
+        tuple(ip_network(text) for text in spec.expected_ips),
+        tuple(NamedPort(port.name, port.protocol, port.port) for port in spec.ports),
+    )
 
 
 def both(*parts: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from felix_shim.bgp import BirdInput
 from felix_shim.chores import Identity
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
@@ -351,6 +351,7 @@ class Bench:
             PEERS: (),
             BGP: (),
             Affinities(NODE): (),
+            **dict.fromkeys(POLICY_SCOPES, ()),
         }
         self.tell(*(Listed(scope, records) for scope, records in scopes.items()))
 

@@ -1,0 +1,164 @@
+"""What the reconciler hears of policy, kept for the lane that makes rules of it.
+
+The reconciler's thread only puts events in, which costs next to nothing; the policy lane takes
+them out when it is about to program the kernel, and keeps the book. So a list of 10,000 endpoints
+holds up no sign of a VM, and the rules of a job have all that was heard before it was given.
+
+What cannot be read is named in the log once, and never lets more pass: see `policy_book.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from ipaddress import ip_interface, ip_network
+
+from felix_shim.events import Listed, Stored, Unstored
+from felix_shim.jsonlog import Log
+from felix_shim.model import Endpoint
+from felix_shim.policy import PolicySet, compile_endpoint, policy_set
+from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
+from libtortie.datastore.port import Record
+from libtortie.errors import InvalidInput
+from libtortie.model.keys import Key, Kind, ResourceKey, Scope
+from libtortie.model.policy import (
+    LABEL_NAMESPACE,
+    Item,
+    NamedPort,
+    PolicyId,
+    TierRank,
+)
+from libtortie.model.policy_wire import (
+    protocol_number,
+    read_host_endpoint,
+    read_network_set,
+    read_policy,
+    read_profile,
+)
+from libtortie.model.resources import Resource, Tier, WorkloadEndpoint
+
+Change = Stored | Unstored | Listed
+
+
+@dataclass(slots=True)
+class PolicyDesk:
+    """See the module. `feed` is the reconciler's; everything else is the lane's."""
+
+    node: str
+    log: Log
+    book: PolicyBook = field(default_factory=PolicyBook)
+    _changes: deque[Change] = field(default_factory=deque)
+    _known: dict[Scope, set[Key]] = field(default_factory=dict)
+    _closed: frozenset[Closed] = frozenset()
+
+    def feed(self, change: Change) -> None:
+        """Something was heard."""
+        self._changes.append(change)
+
+    def rules(self, endpoints: Iterable[tuple[Key, Endpoint]]) -> PolicySet:
+        """The rules of these endpoints, made of all that was heard."""
+        while self._changes:
+            self._take(self._changes.popleft())
+        found = self.book.rules()
+        self._tell(found)
+        closed = Ways()
+        compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
+        return policy_set(compiled, rules=found)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _take(self, change: Change) -> None:
+        known = self._known.setdefault(change.scope, set())
+        match change:
+            case Stored(_, record):
+                known.add(record.key)
+                self._put(record)
+            case Unstored(_, key):
+                known.discard(key)
+                self._remove(key)
+            case Listed(_, records, unreadable):
+                present = {record.key for record in records}
+                for key in known - present if not unreadable else ():
+                    self._remove(key)
+                known |= present
+                if not unreadable:
+                    known &= present
+                for record in records:
+                    self._put(record)
+
+    def _put(self, record: Record) -> None:
+        match record.key, record.value:
+            case ResourceKey(), WorkloadEndpoint() as endpoint:
+                self._endpoint(record.key, endpoint)
+            case ResourceKey(), Tier() as tier:
+                passes = tier.spec.default_action == "Pass"
+                self.book.put_tier(TierRank(tier.metadata.name, tier.spec.order, passes))
+            case ResourceKey(kind), Resource() as resource:
+                self._resource(kind, record.key, resource)
+
+    def _resource(self, kind: Kind, key: Key, resource: Resource) -> None:
+        match kind:
+            case Kind.NETWORK_POLICY | Kind.GLOBAL_NETWORK_POLICY:
+                self.book.put_policy(read_policy(resource))
+            case Kind.PROFILE:
+                self.book.put_profile(read_profile(resource))
+            case Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET | Kind.HOST_ENDPOINT:
+                read = read_host_endpoint if kind is Kind.HOST_ENDPOINT else read_network_set
+                try:
+                    self.book.put_item(key, read(resource))
+                except InvalidInput as error:
+                    self.log.error("policy_resource_refused", reason=error)
+                    self.book.remove_item(key)
+
+    def _remove(self, key: Key) -> None:
+        match key:
+            case ResourceKey(Kind.TIER, name):
+                self.book.remove_tier(name)
+            case ResourceKey(Kind.PROFILE, name):
+                self.book.remove_profile(name)
+            case ResourceKey(Kind.NETWORK_POLICY | Kind.GLOBAL_NETWORK_POLICY as kind, name, space):
+                self.book.remove_policy(PolicyId(name, space, kind.value))
+            case _:
+                self.book.remove_item(key)
+                self.book.remove_local(key)
+
+    def _endpoint(self, key: Key, endpoint: WorkloadEndpoint) -> None:
+        """An endpoint of any node; one whose addresses cannot be read is in no set."""
+        item = item_of(endpoint)
+        self.book.put_item(key, item)
+        if endpoint.spec.node == self.node:
+            self.book.put_local(key, item)
+        else:
+            self.book.remove_local(key)
+
+    def _tell(self, found: PolicyRules) -> None:
+        """Name what closes endpoints, once."""
+        closed = frozenset(found.closed)
+        for one in sorted(closed - self._closed, key=str):
+            self.log.error(
+                "policy_closes_endpoint",
+                endpoint=one.endpoint,
+                policy=one.policy,
+                reason=one.problem,
+            )
+        self._closed = closed
+
+
+def item_of(endpoint: WorkloadEndpoint) -> Item:
+    """What selectors see of an endpoint. Addresses and ports that are none are left out."""
+    spec, metadata = endpoint.spec, endpoint.metadata
+    labels = {**metadata.labels, LABEL_NAMESPACE: metadata.namespace}
+    try:
+        nets = tuple(ip_network(ip_interface(text).ip) for text in spec.ip_networks)
+    except ValueError:
+        nets = ()
+    ports = []
+    for port in spec.ports:
+        try:
+            number = protocol_number(port.protocol)
+        except ValueError:
+            continue
+        if port.name:
+            ports.append(NamedPort(port.name, number, port.port))
+    return Item(tuple(sorted(labels.items())), spec.profiles, nets, tuple(ports))
