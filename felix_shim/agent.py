@@ -378,6 +378,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         routes=RouteTable(parts.kernel, time.monotonic),
         lanes=hands.lanes,
         apply_policy=apply_policy,
+        check_rules=nft.check,
         write_status=lambda bodies: files.apply(bodies, in_sync=True),
         run_bird=_run_bird(config),
         save=lambda memory: state.save(memory, time.monotonic()),

@@ -23,6 +23,7 @@ from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outle
 from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
 from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
+from libtortie.errors import KernelError
 from libtortie.model.keys import Key
 
 T = TypeVar("T")
@@ -223,7 +224,13 @@ class Chores:
     ) -> frozenset[str]:
         if self.out.welcome is not None:
             self.out.welcome(tuple(endpoint for _, endpoint in endpoints))
-        return self.out.apply_policy(self.world.desk.rules(endpoints), interfaces)
+        desk, check = self.world.desk, self.out.check_rules
+        try:
+            return self.out.apply_policy(desk.rules(endpoints), interfaces)
+        except KernelError:
+            if check is None or not desk.blame(check):
+                raise
+        return self.out.apply_policy(desk.rules(endpoints), interfaces)
 
     def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
         self.out.write_status(desired.status_files(endpoints))

@@ -18,6 +18,7 @@ from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
+from felix_shim.policy_desk import Check
 from felix_shim.state import Memory
 from libtortie.model.ipam import IPAddress
 
@@ -58,3 +59,5 @@ class Outlets:
     ask_raises: Callable[[frozenset[IPAddress], bool], None]
     exchange: Callable[[Exchange], None] | None = None
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
+    check_rules: Check | None = None
+    """On the policy lane: why the kernel would refuse these; empty if it would not."""

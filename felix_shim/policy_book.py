@@ -192,11 +192,23 @@ class PolicyBook:
         self._rules = PolicyRules(before.chains, elements, before.ways, before.closed)
         return self._rules
 
-    def named_by(self, chain: str) -> PolicyId | None:
-        """The policy or profile whose own chain this is."""
-        owners = [*self._policies, *map(profile_id, self._profile_names())]
-        names = {chain_name(way, one): one for way in Direction for one in owners}
-        return names.get(chain)
+    def own_chains(self) -> dict[PolicyId, dict[str, Chain]]:
+        """Each policy and profile of a local endpoint by itself: chains that go nowhere else."""
+        texts = frozenset().union(*(self._subjects.selecting(key) for key in self._locals))
+        found: dict[PolicyId, dict[str, Chain]] = {}
+        for owner in sorted(one for text in texts for one in self._selecting[text]):
+            policy = self._policies[owner]
+            found[owner] = {
+                chain_name(way, owner): own_chain(way, rules_of(policy, way) or ())
+                for way in Direction
+            }
+        for name in sorted({name for profiles in self._locals.values() for name in profiles}):
+            owner = profile_id(name)
+            found[owner] = {
+                chain_name(way, owner): own_chain(way, self._profile_rules(name, way))
+                for way in Direction
+            }
+        return found
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -284,9 +296,6 @@ class PolicyBook:
         if profile is not None:
             return profile.ingress if direction is Direction.INGRESS else profile.egress
         return ANY if name == DEFAULT_ALLOW or name.startswith(NAMESPACE_PROFILE) else ()
-
-    def _profile_names(self) -> set[str]:
-        return {name for profiles in self._locals.values() for name in profiles}
 
 
 def replaced_rules(before: Profile, after: Profile) -> bool:

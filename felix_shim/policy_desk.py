@@ -10,7 +10,7 @@ What cannot be read is named in the log once, and never lets more pass: see `pol
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface, ip_network
 
@@ -18,7 +18,11 @@ from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint
 from felix_shim.policy import PolicySet, compile_endpoint, policy_set
+from felix_shim.policy_blame import refused
 from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
+from felix_shim.policy_compile import sets_of
+from felix_shim.policy_sets import Elements
+from felix_shim.rules import Chain, SetKey
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
@@ -39,6 +43,8 @@ from libtortie.model.policy_wire import (
 from libtortie.model.resources import Resource, Tier, WorkloadEndpoint
 
 Change = Stored | Unstored | Listed
+Check = Callable[[Mapping[str, Chain], Mapping[SetKey, Elements]], str]
+"""Why the kernel would refuse chains and sets; empty when it takes them."""
 
 
 @dataclass(slots=True)
@@ -65,6 +71,23 @@ class PolicyDesk:
         closed = Ways()
         compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
         return policy_set(compiled, rules=found)
+
+    def blame(self, check: Check) -> bool:
+        """After the kernel refused the rules: close those whose policies are at fault.
+
+        True when there are any: then rules without them are worth another attempt.
+        """
+        chains, sets = self.book.own_chains(), self.book.rules().sets
+
+        def question(owners: Sequence[PolicyId]) -> str:
+            asked = {name: chain for one in owners for name, chain in chains[one].items()}
+            return check(asked, {key: sets[key] for key in wanted_sets(asked) if key in sets})
+
+        found = refused(tuple(chains), question)
+        for owner, problem in found.items():
+            self.log.error("policy_refused", policy=owner, reason=problem)
+            self.book.refuse(owner, problem)
+        return bool(found)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -143,6 +166,11 @@ class PolicyDesk:
                 reason=one.problem,
             )
         self._closed = closed
+
+
+def wanted_sets(chains: Mapping[str, Chain]) -> frozenset[SetKey]:
+    """The sets that these chains look into."""
+    return frozenset().union(*(sets_of(chain) for chain in chains.values()))
 
 
 def item_of(endpoint: WorkloadEndpoint) -> Item:

@@ -145,7 +145,7 @@ def passes_on(rules: Iterable[PolicyRule]) -> bool:
 
 
 def own_chain(direction: Direction, rules: Iterable[PolicyRule]) -> Chain:
-    """The rules of a policy that passes nothing, or of a profile."""
+    """The rules of a policy that passes nothing (what one passes is dropped), or of a profile."""
     return compile_rules(rules, Verdicts(Goto(direction.allowed)))
 
 

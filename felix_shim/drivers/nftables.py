@@ -19,7 +19,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from felix_shim.drivers.nftables_change import TABLE
 from felix_shim.drivers.nftables_text import (
@@ -27,10 +27,13 @@ from felix_shim.drivers.nftables_text import (
     free_tag,
     render,
     render_anew,
+    render_check,
     render_delta,
     render_sweep,
 )
 from felix_shim.policy import PolicySet
+from felix_shim.policy_sets import Elements
+from felix_shim.rules import Chain, SetKey
 from libtortie.errors import KernelError, first_line
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
@@ -86,6 +89,15 @@ class Nftables:
         elif self._listing is None and self._generation == generation and self._is_quiet():
             self._remember_listing(generation)
         self._healthy = True
+
+    def check(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
+        """Why the kernel would refuse these alone, in a table that is not made; empty: it takes
+        them. Chains may lead to each other and to those of the directions (`allowed-…`)."""
+        try:
+            self._run("-c", "-f", "-", text=render_check(chains, sets))
+        except KernelError as error:
+            return first_line(error)
+        return ""
 
     def _intact(self, generation: int) -> bool:
         """Whether our tables are as we left them, although others may have committed since."""

@@ -26,6 +26,9 @@ from itertools import count
 from felix_shim.drivers.nftables_change import TABLE, ModelChange
 from felix_shim.drivers.nftables_rules import chain_text, set_name, set_type
 from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
+from felix_shim.policy_order import Direction
+from felix_shim.policy_sets import Elements
+from felix_shim.rules import Chain, SetKey
 
 FIRST_TAG = "-0"
 _RAW = -300
@@ -79,6 +82,20 @@ def render_anew(desired: PolicySet, tag: str = FIRST_TAG) -> str:
     return (
         "".join(f"add table {one} {TABLE}\ndelete table {one} {TABLE}\n" for one in _SETS)
     ) + render(desired, tag)
+
+
+def render_check(chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
+    """A table with these chains and sets, and nothing that a packet meets."""
+    lines = [f"table inet {TABLE}-check {{"]
+    for key, found in sets.items():
+        name = set_name(key, sets, "")
+        lines += _declared("set", name, set_type(key, found), sorted(found.texts))
+    ends = [one.allowed for one in Direction]
+    lines += [f"\tchain {name} {{ }}" for name in (*ends, *chains)]
+    for name, chain in chains.items():
+        rules = chain_text(chain, sets, "")
+        lines += [f"\tchain {name} {{", *(f"\t\t{rule}" for rule in rules), "\t}"]
+    return "".join(f"{line}\n" for line in (*lines, "}"))
 
 
 def render_sweep(present: Mapping[str, str], desired: PolicySet, tag: str) -> str:

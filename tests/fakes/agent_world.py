@@ -40,7 +40,9 @@ from felix_shim.model import EndpointId, SignKind
 from felix_shim.outlets import LANES, Outlets
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
+from felix_shim.policy_sets import Elements
 from felix_shim.reconciler import Clocks, Reconciler, Rim
+from felix_shim.rules import Chain, SetKey
 from felix_shim.state import Memory, decode, encode
 from felix_shim.world import World
 from libtortie.datastore.port import Record
@@ -238,6 +240,7 @@ class Bench:
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
         self.nft_broken = False
+        self.refused_chains: frozenset[str] = frozenset()
         self.disk_broken = False
         self.inbox = Inbox()
         self.events = self.kernel.events()
@@ -245,6 +248,7 @@ class Bench:
             routes=RouteTable(self.kernel, self.clock),
             lanes=self.lanes,
             apply_policy=self._apply_policy,
+            check_rules=self._check_rules,
             write_status=self._write_status,
             run_bird=self.bird.append,
             save=self._save,
@@ -270,9 +274,16 @@ class Bench:
         failed = sysctls.ensure_workloads(self.kernel, interfaces)
         if self.nft_broken:
             raise KernelError("nft: broken on purpose")
+        if problem := self._check_rules(rules.chains, rules.sets):
+            raise KernelError(problem)
         self.rules.append(rules)
         sysctls.ensure_gateways(self.kernel, rules.ipv6_interfaces)
         return failed
+
+    def _check_rules(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
+        if self.nft_broken:
+            return "nft: broken on purpose"
+        return "nft: no such rule" if self.refused_chains & chains.keys() else ""
 
     def _write_status(self, bodies: Mapping[str, str]) -> None:
         self.status = dict(bodies)

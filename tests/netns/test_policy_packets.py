@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from felix_shim.drivers.nftables import Nftables
+from felix_shim.drivers.nftables import Nftables, read_generation
 from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
+from felix_shim.rules import InNets, Plain, Rule, Side
 from tests.fakes.packets import Packet
 from tests.fakes.policy_matrix import RULES, matrix_packets, matrix_world
 from tests.fakes.policy_meaning import Meaning, NetSet, Pod, Written
@@ -142,6 +143,18 @@ def test_differences_lead_to_what_the_rules_whole_would_be(
     node.call(lambda: Nftables(quiet=0.0).apply(rules_of(world)))
     assert by_differences == listing(node)
     node.call(lambda: nft.apply(rules_of(world)))  # notices that somebody replaced its tables
+
+
+def test_the_kernel_says_whose_rules_it_refuses(node: WiredNode, nft: Nftables) -> None:
+    found = book_of(matrix_world(RULES[0])).rules()
+    before = node.call(read_generation)
+    assert node.call(lambda: nft.check({}, {})) == ""
+    own = {name: chain for name, chain in found.chains.items() if name.startswith("pi-")}
+    assert own
+    assert node.call(lambda: nft.check(own, found.sets)) == ""
+    wrong = {"pi-wrong": (Rule((InNets(Side.SOURCE, 4, ("fd00::/64",)),), Plain.DROP),)}
+    assert "nft: " in str(node.call(lambda: nft.check(own | wrong, found.sets)))
+    assert node.call(read_generation) == before, "nothing was committed"
 
 
 def listing(node: WiredNode) -> list[str]:

@@ -100,3 +100,29 @@ def test_a_network_set_that_is_none_is_refused_by_name() -> None:
     found = resource(Kind.GLOBAL_NETWORK_SET, "s", {"nets": ["10.0.0.0/33"]})
     bench.tell(Stored(Resources(Kind.GLOBAL_NETWORK_SET), Record(found.key, found, "1")))
     assert "GlobalNetworkSet s" in str(bench.log.of("policy_resource_refused")[0]["reason"])
+
+
+def test_one_policy_that_the_kernel_refuses_does_not_hold_up_the_others() -> None:
+    bench = with_web()
+    bench.refused_chains = frozenset({"pi-np/default/bad"})
+    bench.attach(endpoint_record("other", address="10.65.0.7", vm=False, labels={"app": "x"}))
+    bench.tell(
+        Stored(POLICIES, policy(FROM_DB, "bad")),
+        Stored(POLICIES, policy({**FROM_DB, "selector": "app == 'x'"}, "good")),
+    )
+    assert rules_of(bench).ingress == CLOSED
+    assert "pi-np/default/good" in bench.rules[-1].chains
+    assert rules_of(bench, "other").ingress != CLOSED
+    assert [str(one["policy"]) for one in bench.log.of("policy_refused")] == [
+        "NetworkPolicy default/bad"
+    ]
+
+
+def test_nobody_is_blamed_when_nft_itself_is_broken() -> None:
+    bench = with_web()
+    bench.nft_broken = True
+    bench.tell(Stored(POLICIES, policy(FROM_DB)))
+    assert bench.log.of("policy_refused") == []
+    bench.nft_broken = False
+    bench.advance(5)
+    assert rules_of(bench).ingress != CLOSED
