@@ -6,7 +6,7 @@ windows from then on. So one-directional rules (`ct state established accept`) h
 migration, also where `nf_conntrack_tcp_loose` is 0 and the first packet is an answer.
 
 Never: an entry in which the VM has no part, and never one taken away for an address that the VM
-still has somewhere. `docs/adr/0009` says which of two entries is the newer.
+still has somewhere. `docs/adr/0010` says which of two entries is the newer.
 """
 
 from __future__ import annotations
