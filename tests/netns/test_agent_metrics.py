@@ -17,7 +17,7 @@ import pytest
 from felix_shim import metrics_server
 from felix_shim.jsonlog import NullLog
 from felix_shim.metrics_server import MetricsServer
-from libtortie.linux.netns import Netns
+from libtortie.errors import Unavailable
 from libtortie.metrics import CONTENT_TYPE, Counter
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
@@ -150,8 +150,15 @@ def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:
 
 
 def scraped(node: CalledNode) -> str:
-    """What the agent's port says."""
-    return Netns(deadline=90).call(f"/run/netns/{node.name}", lambda: scrape(PORT)[1])
+    """What the agent's port says, once it listens: CNI does not wait for that."""
+
+    def scraping() -> str:
+        try:
+            return scrape(PORT)[1]
+        except OSError as error:
+            raise Unavailable(str(error)) from error
+
+    return until("metrics are served", lambda: node.inside(scraping))
 
 
 def spoil(node: CalledNode, added: Any) -> None:

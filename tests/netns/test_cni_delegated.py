@@ -117,6 +117,7 @@ def api(node: CallingNode) -> JSON:
 
 def test_what_host_local_gave_an_add_that_was_killed(node: CallingNode, tmp_path: Path) -> None:
     """It refuses a second ADD of the same sandbox: that one is given back first."""
+    before = node.left()
     network = node.network(ipam=host_local(tmp_path, subnet="10.99.0.0/24"))
     one = sandbox(node)
     stdin = json.dumps({**network["plugins"][0], "name": network["name"], "cniVersion": "1.0.0"})
@@ -141,6 +142,7 @@ def test_what_host_local_gave_an_add_that_was_killed(node: CallingNode, tmp_path
     assert len(held(tmp_path)) == 1
     node.runtime.delete(network, one)
     assert held(tmp_path) == set()
+    node.rest(before)
 
 
 def test_the_fake_answers_as_host_local_does(node: CallingNode, tmp_path: Path) -> None:
