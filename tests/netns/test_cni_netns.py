@@ -197,7 +197,7 @@ def test_a_migrated_guests_full_sized_packets_pass_where_the_mtu_was_lowered(
     host = names.host_ifname("default", "virt-launcher-db-b")
     assert [ip(node.name, "link", "show", host)[0]["mtu"], target.interfaces[1].mtu] == [1500] * 2
     run("ip", "route", "add", first_address(target), "dev", host, inside=node.name)  # the agent's
-    full = ["ping", "-c1", "-W60", "-M", "do", "-s", str(1500 - 28)]
+    full = ["ping", "-c1", "-w60", "-M", "do", "-s", str(1500 - 28)]
     run(*full, "172.31.9.1", inside=f"{node.prefix}-c1")
     run(*full, first_address(target), inside=node.name)
 
@@ -248,9 +248,9 @@ def test_pods_reach_each_other_by_either_of_their_interfaces(node: RealNode) -> 
         for mine, theirs in zip(own, other, strict=True):
             (way, *_) = ip(inside, "route", "get", str(theirs.ip))
             assert (way["dev"], way["prefsrc"]) == (ifname, str(mine.ip))
-            run("ping", "-c1", "-W60", str(theirs.ip), inside=inside)
+            run("ping", "-c1", "-w60", str(theirs.ip), inside=inside)
     node.plugin.cmd_del(node.args("web-0", "c0", "net1"), second)
-    run("ping", "-c1", "-W60", first_address(results[1][0]), inside=inside)
+    run("ping", "-c1", "-w60", first_address(results[1][0]), inside=inside)
 
 
 def test_check_by_any_path_of_the_same_namespace(node: RealNode) -> None:

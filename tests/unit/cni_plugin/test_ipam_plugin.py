@@ -13,12 +13,13 @@ from cni_plugin.errors import AttachmentConflict, CheckFailed, InvalidConfig, No
 from cni_plugin.ipam_plugin import IPAMPlugin
 from cni_plugin.skel import dispatch
 from cni_plugin.types import NetConf, Result
-from cni_plugin.wiring import SharedParts, build_plugin
+from cni_plugin.wiring import build_plugin
 from libtortie.errors import InvalidInput, OwnerMismatch, TortieError, Unavailable
 from libtortie.kube.objects import Pod
 from libtortie.model import names
 from libtortie.model.keys import Kind, Resources
-from tests.fakes.cni_world import CniWorld, Faults, Killed, conf
+from tests.fakes.cni_steps import Faults, Killed
+from tests.fakes.cni_world import CniWorld, conf
 
 POOLS = Resources(Kind.IP_POOL)
 
@@ -403,16 +404,7 @@ def test_killed_at_every_step_a_repeat_completes_and_del_frees(
 def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
     """By the configuration alone: the executable's name does not reach the agent."""
     node = world.node()
-    parts = SharedParts(
-        store=world.store,
-        kube=world.kube,
-        kernel=node.kernel,
-        node="node1",
-        table_ready=lambda: False,
-        log=node.ports().log,
-        namespaces=node.machine,
-        locks=node.locks,
-    )
+    parts = node.shared(table_ready=lambda: False)
     world.put_pod("web-0")
 
     def call(verb: str, **more: Any) -> tuple[int, Any]:
