@@ -18,6 +18,7 @@ from libtortie.datastore.etcd_answers import header_of, range_of
 from libtortie.datastore.etcd_config import EtcdConfig, Timing, read_tls, targets_of
 from libtortie.datastore.etcd_rpc import (
     Channel,
+    Connection,
     Failure,
     Message,
     Metadata,
@@ -102,11 +103,11 @@ class EtcdCluster:
 
     def _asked(self, method: str, request: bytes, *, repeatable: bool) -> bytes:
         sent = self.timeline.moment()
-        answer: bytes = self._call(method, request, repeatable=repeatable)
-        self.timeline.learn(header_of(answer, transaction=not repeatable), sent)
+        answer, connection = self._call(method, request, repeatable=repeatable)
+        self.timeline.learn(header_of(answer, transaction=not repeatable), sent, connection)
         return answer
 
-    def _call(self, method: str, request: Message, *, repeatable: bool) -> Message:
+    def _call(self, method: str, request: bytes, *, repeatable: bool) -> tuple[bytes, Connection]:
         deadline = self._deadline()
         tokens, pause, tried = 0, PAUSE, 0
         while True:
@@ -115,7 +116,10 @@ class EtcdCluster:
             try:
                 token = self._require_token(channel, deadline)
                 seconds = self._share(deadline, divided=repeatable)
-                return channel.call(method, request, seconds, _metadata(token))
+                connection = channel.connection()
+                answer: bytes = channel.call(method, request, seconds, _metadata(token))
+                channel.served(connection)
+                return answer, connection
             except Failure as problem:
                 self.require_open()
                 self._learn(problem, channel, token)
