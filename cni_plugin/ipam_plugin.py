@@ -20,6 +20,7 @@ from cni_plugin.endpoint import place_of
 from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
 from cni_plugin.plugin import LOCK_SECONDS
 from cni_plugin.ports import Ports
+from cni_plugin.recall import recalled
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf, Result
 from cni_plugin.undo import Undo
@@ -102,7 +103,8 @@ class IPAMPlugin:
 
     def _take_back(self, args: CmdArgs, conf: NetConf) -> None:
         p = self._ports
-        detach.release_container(p, _handle_of(conf.name, args), args.container_id)
+        args = recalled(p, args, conf.name)
+        detach.release_container(p, _handle_of(conf.name, args), args)
         for seat in self._seats(args, conf):
             seats.leave(p, seat)
 

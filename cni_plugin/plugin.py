@@ -18,6 +18,7 @@ from cni_plugin.calls import ENDPOINT, IDENTITY, IPAM, LOCK, POLICY, WIRING, not
 from cni_plugin.endpoint import Place, place_of
 from cni_plugin.errors import InvalidEnvironment, UnknownContainer
 from cni_plugin.ports import Ports
+from cni_plugin.recall import recalled
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf, Result
 from cni_plugin.undo import Undo
@@ -65,6 +66,7 @@ class Plugin:
 
     def cmd_del(self, args: CmdArgs, conf: NetConf) -> None:
         """Detach a sandbox (CNI spec, DEL). Missing things are success."""
+        args = recalled(self._ports, args, conf.name)
         place = place_of(args, self._ports.node)
         with self._locked(place):
             detach.tear_down(self._ports, args, conf.name, place)

@@ -193,7 +193,7 @@ def test_other_sandboxes_and_networks_are_left_alone(world: CniWorld, lan: Forei
 def test_handles_that_read_alike_are_never_shared(world: CniWorld, lan: Foreign) -> None:
     """Container `x.c1` of network `lan`, and container `c1` of network `lan.x`."""
     result = lan.add("", "c1", name="lan.x").to_wire("1.1.0")
-    with pytest.raises(AttachmentConflict, match=r"handle lan\.x\.c1 is container c1's"):
+    with pytest.raises(AttachmentConflict, match=r"handle lan\.x\.c1 is .* of container c1 of"):
         lan.add("", "x.c1")
     with pytest.raises(CheckFailed, match=r"container x\.c1 has no address"):
         lan.plugin.cmd_check(lan.node.args("", "x.c1"), lan.conf(prevResult=result))
