@@ -19,6 +19,7 @@ from ipaddress import ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
+from cni_plugin import foreign_json
 from cni_plugin.errors import InvalidConfig, NotReady, Refusal
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import SUPPORTED_VERSIONS, NetConf, short
@@ -146,7 +147,7 @@ class Delegate:
         """The newest version that both speak, not above the configuration's."""
         done = self.run(program, {**env, "CNI_COMMAND": "VERSION"}, b'{"cniVersion":"0.4.0"}')
         try:
-            spoken = set(json.loads(done.stdout)["supportedVersions"])
+            spoken = set(foreign_json.loads(done.stdout)["supportedVersions"])
         except (ValueError, TypeError, KeyError) as error:
             raise DelegateFailed(f"ipam {self.kind}: VERSION cannot be read: {error}") from None
         newest = SUPPORTED_VERSIONS.index(self.conf.cni_version)
@@ -234,10 +235,10 @@ def _error(done: Finished) -> dict[str, Any] | None:
     if done.status == 0:
         return None
     try:
-        found = json.loads(done.stdout)
+        found = foreign_json.loads(done.stdout)
         if isinstance(found, dict) and isinstance(found.get("code"), int):
             return {"code": found["code"], "msg": found.get("msg", "")}
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     said = (done.stderr or done.stdout).decode(errors="replace").strip()
     return {"code": 0, "msg": f"it ended with status {done.status}: {said[:_LONGEST]}"}
@@ -255,7 +256,7 @@ def _raised(kind: str, verb: str, error: Mapping[str, Any]) -> Exception:
 def _given(kind: str, answer: bytes) -> Given:
     """The result of an IPAM's ADD, in any version's form. Raises `DelegateFailed`."""
     try:
-        body = json.loads(answer)
+        body = foreign_json.loads(answer)
         texts = [item["address"] for item in body.get("ips") or ()]
         routes = list(body.get("routes") or ())
         for key in ("ip4", "ip6"):
@@ -267,7 +268,7 @@ def _given(kind: str, answer: bytes) -> Given:
         for route in routes:
             ip_network(str(route["dst"]), strict=False)
         dns = body.get("dns") or None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DelegateFailed(
             f"ipam {kind}: its result cannot be read: {short(str(error))}"
         ) from None

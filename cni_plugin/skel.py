@@ -335,7 +335,9 @@ def _code(error: errors.TortieError) -> int:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value).encode() + b"\n"
+    """As UTF-8: escaped, what was passed on could outgrow what it came in."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace") + b"\n"
 
 
 __all__ = ["CURRENT_VERSION", "CmdArgs", "PluginVerbs", "Response", "dispatch", "parse_args"]
