@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
@@ -20,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from cni_plugin import foreign_json
+from cni_plugin.child import Finished
 from cni_plugin.errors import InvalidConfig, NotReady, Refusal
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import SUPPORTED_VERSIONS, NetConf, short
 from libtortie.errors import InvalidInput, TortieError, Unavailable
 from libtortie.linux.port import IPInterface, IPNetwork
-
-SECONDS = 60.0
-"""For one call; a DHCP client may wait long for its server."""
 
 POD_CIDR = {"usePodCidr": 4, "usePodCidrIPv6": 6}
 """Calico's names for the node's `podCIDRs` as a subnet, and their families."""
@@ -44,15 +40,6 @@ class DelegateFailed(Refusal):
     """The other program refused, broke or answered with what cannot be read."""
 
     code = 109
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a program did: its exit status, standard output and error."""
-
-    status: int
-    stdout: bytes
-    stderr: bytes = b""
 
 
 Run = Callable[[Path, Mapping[str, str], bytes], Finished]
@@ -179,32 +166,6 @@ def find(name: str, directories: Sequence[str]) -> Path:
             return path
     where = ":".join(directories) or "CNI_PATH, which is empty"
     raise InvalidConfig(f"ipam.type: there is no program {name!r} in {where}")
-
-
-def run_program(
-    program: Path, env: Mapping[str, str], stdin: bytes, *, seconds: float = SECONDS
-) -> Finished:
-    """Run a program in a session of its own; `Unavailable` when it hangs or cannot start."""
-    try:
-        process = subprocess.Popen(
-            [str(program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", os.defpath), **env},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise Unavailable(f"{program} cannot be started: {error.strerror}") from error
-    with process:
-        try:
-            stdout, stderr = process.communicate(stdin, timeout=seconds)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise Unavailable(f"{program} takes longer than {seconds:g} s") from None
-            raise
-    return Finished(process.returncode, stdout, stderr)
 
 
 def _environment(verb: str, args: CmdArgs | None, conf: NetConf) -> dict[str, str]:

@@ -18,7 +18,8 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from cni_plugin.agreement import Agreement
-from cni_plugin.delegate import Delegate, Run, run_program
+from cni_plugin.child import run_program
+from cni_plugin.delegate import Delegate, Run
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.identity import Identifier
 from cni_plugin.ipam_plugin import IPAMPlugin

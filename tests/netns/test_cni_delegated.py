@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cni_plugin.delegate import Finished, run_program
+from cni_plugin.child import Finished, run_program
 from libtortie.errors import Unavailable
 from libtortie.kube.objects import KubeNode
 from tests.fakes.agent_world import NODE

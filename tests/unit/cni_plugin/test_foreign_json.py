@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from cni_plugin import foreign_json
-from cni_plugin.delegate import Finished
+from cni_plugin.child import Finished
 from cni_plugin.frame import MAX_BODY
 from cni_plugin.skel import dispatch
 from tests.fakes.cni_world import CniWorld
@@ -59,7 +59,7 @@ def test_a_configuration_that_could_not_be_passed_on(
 
 @pytest.mark.parametrize("text", [b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"{}{}"])
 def test_other_encodings_and_more_than_one(text: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  # whatever it says
+    with pytest.raises(ValueError):  # whatever it says
         foreign_json.loads(text)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cni_plugin.addresses import Giver, recorded
-from cni_plugin.delegate import Delegate, DelegateFailed, Finished
+from cni_plugin.child import Finished
+from cni_plugin.delegate import Delegate, DelegateFailed
 from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady, PolicyLate
 from cni_plugin.types import Result
 from cni_plugin.undo import SECONDS
