@@ -351,7 +351,11 @@ class Allocator:
 
     def _too_long(self, cidr: IPNetwork) -> str:
         size = self.heavy[cidr]
-        much = "as much as" if size > FULL else "and with the blocks written beside it more than"
+        much = (
+            "as much as"
+            if size > FULL
+            else "and with the blocks written beside it, or when its VMs migrate, more than"
+        )
         return (
             f"block {cidr} has {size} bytes, {much} the datastore takes in one request, so none of "
             "it is given any more (smaller blocks, in a new pool, are not full)"
