@@ -15,10 +15,11 @@ from libtortie.model.ipam import IPAddress, Owner
 from libtortie.model.keys import AffinityKey
 
 from . import ownership, vm
-from .allocate import Allocator, Claim, Pick, stage_claim, stage_confirmations, stage_picks
+from .allocate import Allocator
 from .attempts import AGAIN, Again
 from .holdings import heal, holdings
 from .ownership import OwnerGone, Owners
+from .particular import pick_address
 from .pools import Wanted
 from .request import AddressRequest, Allocation, allocations, missing_families
 from .settings import (
@@ -28,6 +29,7 @@ from .settings import (
     read_reservations,
     require_ready,
 )
+from .staging import Claim, Pick, stage_claim, stage_confirmations, stage_picks
 from .transaction import Transaction
 
 
@@ -137,6 +139,6 @@ class Assignment:
     def _choose(self, allocator: Allocator, version: int) -> Pick | Claim:
         want, address = self.want, self.want.explicit(version)
         if address is not None:
-            return allocator.pick_address(address, self.owner, self.gone, want.use)
+            return pick_address(allocator, address, self.owner, self.gone, want.use)
         pools, spaces = want.pools(version), want.namespace_labels
         return allocator.pick(Wanted(version, pools, allocator.labels, spaces, want.use, want.lan))
