@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from controllers.gc import Collector, Settings
@@ -148,16 +148,18 @@ def _duration(value: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _say(line: str) -> None:
-    """A line of the result; what the output's encoding does not have is escaped."""
+def _say(line: Iterable[str]) -> None:
+    """A line of the result, in pieces; what the output's encoding does not have is escaped."""
     if sys.stdout is None:  # the caller closed it
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    for piece in line:
+        sys.stdout.write(piece.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.write("\n")
     sys.stdout.flush()
 
 
-def _say_if_possible(line: str) -> None:
+def _say_if_possible(line: Iterable[str]) -> None:
     """The same for a daemon: a full disk must not stop it, a reader that went away may."""
     try:
         _say(line)
