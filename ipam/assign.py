@@ -20,7 +20,7 @@ from .attempts import AGAIN, Again
 from .holdings import heal, holdings
 from .ownership import OwnerGone, Owners
 from .particular import pick_address
-from .pools import Wanted
+from .pools import EVERY_NODE, Wanted
 from .request import AddressRequest, Allocation, allocations, missing_families
 from .settings import (
     read_config,
@@ -109,10 +109,11 @@ class Assignment:
     def _allocator(self, tx: Transaction) -> Allocator:
         pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do
         labels, unlabelled = self.node_labels, ""
-        try:
-            labels = read_node_labels(tx, self.node, self.node_labels)
-        except Malformed as error:  # a trouble only where a pool chooses its nodes
-            unlabelled = str(error)
+        if any(pool.node_selector not in EVERY_NODE for pool in pools):
+            try:
+                labels = read_node_labels(tx, self.node, self.node_labels)
+            except Malformed as error:  # a trouble only for the pools that choose
+                unlabelled = str(error)
         return Allocator(
             tx,
             self.node,
