@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_somebody_comes_between_two_requests(mine: str, theirs: str) -> None:
     at, last = 0, 1
     while at < last:
         with a_cluster() as (server, world, other):
-            wire = Interrupted(server, lambda o=other: quietly(THEIRS[theirs], o.client()), at)
+            wire = Interrupted(server, partial(quietly, THEIRS[theirs], other.client()), at)
             store = KubernetesDatastore(wire, group=Group.V1, close=wire.close)
             quietly(MINE[mine], world.client(store=store))
             store.close()
