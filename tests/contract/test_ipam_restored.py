@@ -120,7 +120,7 @@ def test_a_restored_store_that_is_written_to_beyond_what_was_seen_is_told_apart(
     tmp_path: Path,
 ) -> None:
     """No number that etcd says is lower than one that it said: cluster, revision and term fit."""
-    with reservation_back(tmp_path, "10.0.0.0/24") as (member, st, world, client):
+    with reservation_back(tmp_path, "10.0.0.0/24") as (member, st, _, client):
         for _ in range(30):
             member.put("/elsewhere", b"")
         with pytest.raises(NoFreeAddresses):
