@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from controllers import report
+from controllers.metrics import API, DATASTORE, PassMetrics
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
 from ipam.gc_verdicts import Unknown
 from libtortie.cycles import unsearched
@@ -55,6 +56,7 @@ class Collector:
     stop: threading.Event
     say: Callable[[Iterable[str]], None]
     complain: Callable[[str], None]
+    metrics: PassMetrics = field(default_factory=PassMetrics)
     _memory: Memory = field(default_factory=dict)
 
     def run(self) -> bool:
@@ -68,6 +70,7 @@ class Collector:
                 with unsearched():
                     made = self._pass()
             except TortieError as error:
+                self.metrics.failed(DATASTORE)
                 self.complain(first_line(error))
                 if self.settings.once:
                     return False
@@ -94,6 +97,7 @@ class Collector:
 
     def _pass(self) -> Pass:
         settings = self.settings
+        began, before = self.means.monotonic(), self._memory
         swept = sweep(
             self.means,
             self._memory,
@@ -107,7 +111,14 @@ class Collector:
         else:
             for line in report.text(swept, dry_run=settings.dry_run):
                 self.say((line,))
-        return _left_of(swept)
+        took = self.means.monotonic() - began
+        self.metrics.made(swept, before, took, dry_run=settings.dry_run)
+        left = _left_of(swept)
+        if left.silent and self.means.kube is not None:
+            self.metrics.failed(API)
+        else:
+            self.metrics.succeeded(self.means.now())
+        return left
 
 
 def _left_of(swept: Swept) -> Pass:

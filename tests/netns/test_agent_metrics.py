@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from felix_shim import metrics_server
-from felix_shim.jsonlog import NullLog
-from felix_shim.metrics_server import MetricsServer
+from libtortie import metrics_server
 from libtortie.errors import Unavailable
 from libtortie.metrics import CONTENT_TYPE, Counter
+from libtortie.metrics_server import MetricsServer
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import ip, until
@@ -31,7 +30,7 @@ PORT = 9091
 def serving(port: int = 0, host: str = "127.0.0.1") -> Iterator[MetricsServer]:
     """A server in this process, on a free port."""
     counter = Counter("a_total", "A.")
-    server = MetricsServer(host, port, [counter], NullLog())
+    server = MetricsServer(host, port, [counter], serving=lambda _: None, trouble=lambda _: None)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
