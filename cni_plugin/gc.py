@@ -8,7 +8,7 @@ left. Only what is provably of this network (by its handle or alias), of this no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cni_plugin import endpoint, interfaces
@@ -18,6 +18,7 @@ from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from ipam.ownership import ifname_of
 from libtortie.datastore.port import Datastore
+from libtortie.errors import TortieError
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import Attribute, Block, Owner
@@ -94,6 +95,14 @@ def owners_on(store: Datastore, node: str) -> Iterator[tuple[Owner, Attribute]]:
                 for owner in (attribute.active, attribute.alternate):
                     if owner.get("node") == node and attribute.handle_id:
                         yield owner, attribute
+
+
+def raise_all(errors: Sequence[TortieError]) -> None:
+    """Raise the first of a collection's errors, which notes the others; none is success."""
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"and: {other}")
+        raise errors[0]
 
 
 def is_of_network(stored: WorkloadEndpoint, network: str) -> bool:

@@ -406,6 +406,7 @@ def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
     node = world.node()
     parts = node.shared(table_ready=lambda: False)
     world.put_pod("web-0")
+    phases: dict[str, set[str]] = {}
 
     def call(verb: str, **more: Any) -> tuple[int, Any]:
         env = {
@@ -426,7 +427,12 @@ def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
             **more,
         }
         stdin = json.dumps(body).encode()
-        answer = dispatch(env, stdin, lambda parsed: build_plugin(parsed, shared=parts))
+        answer = dispatch(
+            env,
+            stdin,
+            lambda parsed: build_plugin(parsed, shared=parts),
+            observe=lambda told, _: phases.update({verb: set(told.phases)}),
+        )
         return answer.code, json.loads(answer.stdout) if answer.stdout else None
 
     before = {"cniVersion": "1.1.0", "interfaces": [{"name": "x"}], "ips": []}
@@ -441,6 +447,8 @@ def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
     assert call("GC", **{"cni.dev/valid-attachments": []}) == (0, None)
     assert world.allocated() == {}
     assert call("DEL") == (0, None)
+    assert phases["ADD"] == {"identity", "lock", "ipam"}
+    assert phases["DEL"] == {"lock", "ipam"}
     world.kube.remove(Pod, "web-0", "default")
     assert call("DEL") == (0, None)
     code, body = call("ADD", ipam={"type": "host-local"})

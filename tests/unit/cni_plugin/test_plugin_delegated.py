@@ -355,6 +355,24 @@ def test_gc_takes_the_stale_down_and_passes_the_list_on(world: CniWorld) -> None
     assert [one.spec.container_id for one in world.endpoints()] == ["c1"]
 
 
+def test_gc_tells_the_programs_error_and_all_others(world: CniWorld) -> None:
+    node, program = delegating(world)
+    for number in range(2):
+        world.put_pod(f"web-{number}")
+        node.add(f"web-{number}", f"c{number}")
+
+    def fails(path: Path, env: Any, stdin: bytes) -> Finished:
+        if env["CNI_COMMAND"] == "GC" or env.get("CNI_CONTAINERID") == "c0":
+            return Finished(1, b'{"code": 7, "msg": "no"}')
+        return program(path, env, stdin)
+
+    node.use(fails, **program.settings())
+    with pytest.raises(DelegateFailed, match="DEL: no") as caught:
+        node.gc()
+    assert [note for note in caught.value.__notes__ if "GC: no" in note]
+    assert [one.spec.container_id for one in world.endpoints()] == ["c0"], "it went on"
+
+
 def test_a_migration_target_cannot_get_its_vms_address_there(world: CniWorld) -> None:
     node = started_vm(world)
     held = world.allocated()
