@@ -267,7 +267,7 @@ def _printable(value: str) -> str:
 
 def _is_text(value: str) -> bool:
     """Whether an environment value was UTF-8: other bytes arrive as lone surrogates (PEP 383)."""
-    return not any("\ud800" <= char <= "\udfff" for char in value)
+    return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _legal_ifname(name: str) -> bool:
