@@ -119,14 +119,19 @@ class StateDir:
         return self.pins / f"{node}.uts"
 
     def read(self) -> LabRecord:
-        """What is up. Raises `LabError` when nothing is."""
+        """What is up. Raises `LabError` when nothing is, or the record is damaged."""
         try:
             data = json.loads(self.record_file.read_text())
+            made_dirs, checkout = tuple(data["made_dirs"]), data.get("checkout", "")
+            datastore = data.get("datastore", "sqlite")
+            return LabRecord(data["nodes"], data["convergence"], made_dirs, checkout, datastore)
         except FileNotFoundError as error:
             raise LabError(f"no lab is up in {self.root}; start one with `lab up`") from error
-        made_dirs, checkout = tuple(data["made_dirs"]), data.get("checkout", "")
-        datastore = data.get("datastore", "sqlite")
-        return LabRecord(data["nodes"], data["convergence"], made_dirs, checkout, datastore)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LabError(
+                f"{self.record_file} is damaged ({error!r});"
+                f" `lab --state-dir {self.root} down` removes what is left of that lab"
+            ) from error
 
     def write(self, record: LabRecord) -> None:
         """Remember what is up (before the first thing is made, so that a kill loses nothing)."""
@@ -161,8 +166,13 @@ def refuse_foreign(state: StateDir, *, given: bool) -> None:
     way = f"to act on it, give --state-dir {active.root}"
     if active.root != state.root:
         raise LabError(f"the lab that is up is in {active.root}; {way}")
-    checkout = active.read().checkout
-    if not given and checkout != str(CHECKOUT):
+    if given:
+        return
+    try:
+        checkout = active.read().checkout
+    except LabError:
+        checkout = ""
+    if checkout != str(CHECKOUT):
         raise LabError(
             f"the lab in {active.root} was started from another checkout"
             f" ({checkout or 'unknown'}); {way}"
