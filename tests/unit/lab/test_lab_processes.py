@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from lab.cli import main
-from lab.cluster import make_way, meshed, sessions_of, until
+from lab.cluster import meshed, sessions_of, until
 from lab.names import lab_nodes
 from lab.processes import Ledger, Recorded, is_same, start_time
 from lab.state import CHECKOUT, LabRecord, StateDir, active_root, lab_lock, refuse_foreign
-from lab.teardown import is_alive, tear_down
+from lab.teardown import tear_down
 from lab.tools import LabError, run
 from lab.workqueue import WorkQueue
 
@@ -91,66 +91,6 @@ def test_the_lock_is_waited_for(tmp_path: Path) -> None:
         got.append("first")
     thread.join()
     assert got == ["first", "second"]
-
-
-@pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_a_lab_of_which_only_files_are_left_makes_way(
-    tmp_path: Path, theirs: StateDir, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """It was killed before it made anything, or the machine was started anew."""
-    monkeypatch.setattr("lab.cluster.missing_tools", list)
-    for module in ("lab.cluster", "lab.teardown"):
-        monkeypatch.setattr(f"{module}.lab_namespaces", lambda: ())
-    made = tmp_path / "made"
-    made.mkdir()
-    theirs.write(LabRecord(3, "8s", (str(made),)))
-    (theirs.root / "processes").write_text(f"{os.getpid()} 1 an agent before the reboot\n")
-    ours = theirs if place == "here" else StateDir(tmp_path / "ours")
-    make_way(ours)
-    assert not theirs.root.exists()
-    assert not made.exists()
-    assert active_root() is None
-
-
-@pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_a_lab_of_which_a_namespace_is_left_does_not_make_way(
-    tmp_path: Path, theirs: StateDir, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    monkeypatch.setattr("lab.cluster.missing_tools", list)
-    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ("tlab-of-theirs",))
-    ours = theirs if place == "here" else StateDir(tmp_path / "ours")
-    with pytest.raises(LabError, match="a lab is up already"):
-        make_way(ours)
-    assert theirs.record_file.exists()
-
-
-def test_a_process_or_a_mount_is_enough_to_live(
-    theirs: StateDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ())
-    assert not is_alive(theirs)
-    with monkeypatch.context() as patch:
-        patch.setattr("lab.teardown.mounts_under", lambda root: (str(root / "ns"),))
-        assert is_alive(theirs)
-    theirs.ledger.add(os.getpid(), "an agent")
-    assert is_alive(theirs)
-
-
-@pytest.mark.parametrize("text", ["", '{"nodes": 3, "conv', "[]", "7", '{"nodes": 3}'])
-def test_a_record_that_a_power_failure_damaged_is_in_nobodys_way(
-    theirs: StateDir, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    theirs.record_file.write_text(text)
-    with pytest.raises(LabError, match=r"damaged .*--state-dir .*/theirs down` removes"):
-        theirs.read()
-    with pytest.raises(LabError, match=r"another checkout \(unknown\)"):
-        refuse_foreign(theirs, given=False)
-    refuse_foreign(theirs, given=True)
-    monkeypatch.setattr("lab.cluster.missing_tools", list)
-    for module in ("lab.cluster", "lab.teardown"):
-        monkeypatch.setattr(f"{module}.lab_namespaces", lambda: ())
-    make_way(theirs)
-    assert not theirs.root.exists()
 
 
 @pytest.fixture
