@@ -50,7 +50,6 @@ from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
 from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane
-from felix_shim.metrics_server import MetricsServer
 from felix_shim.model import Endpoint
 from felix_shim.node import register
 from felix_shim.outlets import LANES, Outlets
@@ -73,6 +72,7 @@ from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.metrics import Metric
+from libtortie.metrics_server import MetricsServer
 from libtortie.model.ipam import IPAddress
 from libtortie.signals import set_on
 
@@ -298,9 +298,12 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
 
     calls = CallMetrics()
     if parts.config.metrics_port:
-        where = parts.config.metrics_host, parts.config.metrics_port
         server = MetricsServer(
-            *where, (*calls.all(), *reconciler.gate.metrics(), *parts.metrics), log
+            parts.config.metrics_host,
+            parts.config.metrics_port,
+            (*calls.all(), *reconciler.gate.metrics(), *parts.metrics),
+            serving=lambda port: log.info("metrics_serving", port=port),
+            trouble=Complaint(log, "metrics_not_served").about,
         )
         crew.start("metrics", server.run, server.stop)
 
