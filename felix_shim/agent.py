@@ -47,6 +47,7 @@ from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
+from felix_shim.kube_entries import PolicyObject, followed_kinds
 from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane
@@ -351,6 +352,7 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
         kube=parts.kube is not None,
         uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
+        policy_kinds=frozenset(_policy_kinds(parts)),
     )
     clocks = Clocks(time.monotonic, time.time_ns)
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))
@@ -453,9 +455,14 @@ def _followers(parts: Parts, inbox: Inbox, own: OwnAddresses) -> list[StoreSourc
         StoreSource(parts.store, scope, post, parts.log) for scope in followed(parts.node)
     ]
     if parts.kube is not None:
-        sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))
-        sources.append(KubeSource(parts.kube, Instance, inbox.post, parts.log))
+        kinds = (Migration, Instance, *_policy_kinds(parts))
+        sources += [KubeSource(parts.kube, kind, inbox.post, parts.log) for kind in kinds]
     return sources
+
+
+def _policy_kinds(parts: Parts) -> tuple[type[PolicyObject], ...]:
+    """What policy is made of in the API, if there is one."""
+    return followed_kinds(parts.config.datastore_type) if parts.kube is not None else ()
 
 
 def _bridge_logging(log: JsonLog) -> None:

@@ -17,6 +17,7 @@ from felix_shim.cluster import NODES, scopes
 from felix_shim.events import Done, RaisesSeen
 from felix_shim.exchange import exchange
 from felix_shim.jsonlog import Log
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
@@ -39,7 +40,8 @@ class Identity:
     """Who this agent is: its node, the node's address, and whether there is an API to follow.
 
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
-    BIRD to ask, so another daemon's host route in the kernel counts as a raise.
+    BIRD to ask, so another daemon's host route in the kernel counts as a raise. `policy_kinds`
+    are the API's objects that policy is made of, beside what is stored.
     """
 
     node: str
@@ -47,6 +49,7 @@ class Identity:
     kube: bool
     uplinks: tuple[str, ...] = ()
     kernel_raises: bool = False
+    policy_kinds: frozenset[type[PolicyObject]] = frozenset()
 
 
 @dataclass(slots=True)

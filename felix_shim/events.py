@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.model import EndpointId, SignKind
 from libtortie.datastore.port import Record
 from libtortie.kube.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -61,9 +62,12 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What changes in a followed scope is not heard of, until it is `Listed` again."""
+    """What changes in a followed scope is not heard of, until it is `Listed` again.
 
-    scope: Scope
+    Or what changes of a kind of Kubernetes' policy objects, until it is `InSync` again.
+    """
+
+    scope: Scope | type
 
 
 Migration = VirtualMachineInstanceMigration
@@ -72,16 +76,16 @@ Instance = VirtualMachineInstance
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A KubeVirt object exists in this form."""
+    """An object of the Kubernetes API exists in this form."""
 
-    object: Migration | Instance
+    object: Migration | Instance | PolicyObject
 
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """A KubeVirt object was deleted."""
+    """An object of the Kubernetes API was deleted."""
 
-    object: Migration | Instance
+    object: Migration | Instance | PolicyObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class InSync:
     `delivered` are (namespace, name) of them all; anything else known of the kind is gone.
     """
 
-    kind: type[Migration] | type[Instance]
+    kind: type[Migration | Instance | PolicyObject]
     delivered: frozenset[tuple[str, str]]
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_interface, ip_network
 
-from felix_shim.events import Listed, Stored, Unstored
+from felix_shim.events import InSync, Listed, Seen, Stored, Unstored, Vanished
 from felix_shim.jsonlog import Log
+from felix_shim.kube_desk import KubeDesk
 from felix_shim.model import Endpoint
 from felix_shim.policy import PolicySet, compile_endpoint, policy_set
 from felix_shim.policy_blame import refused
@@ -28,12 +29,15 @@ from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
 from libtortie.model.policy import (
     LABEL_NAMESPACE,
+    LABEL_ORCHESTRATOR,
+    LABEL_SERVICE_ACCOUNT,
     Item,
     NamedPort,
     PolicyId,
     TierRank,
 )
 from libtortie.model.policy_wire import (
+    own_labels,
     protocol_number,
     read_host_endpoint,
     read_network_set,
@@ -42,21 +46,29 @@ from libtortie.model.policy_wire import (
 )
 from libtortie.model.resources import Resource, Tier, WorkloadEndpoint
 
-Change = Stored | Unstored | Listed
+Change = Stored | Unstored | Listed | Seen | Vanished | InSync
 Check = Callable[[Mapping[str, Chain], Mapping[SetKey, Elements]], str]
 """Why the kernel would refuse chains and sets; empty when it takes them."""
 
 
 @dataclass(slots=True)
 class PolicyDesk:
-    """See the module. `feed` is the reconciler's; everything else is the lane's."""
+    """See the module. `feed` is the reconciler's; everything else is the lane's.
+
+    `kube`: Kubernetes' own policies are heard of from its API.
+    """
 
     node: str
     log: Log
+    kube: bool = False
     book: PolicyBook = field(default_factory=PolicyBook)
+    _of_kube: KubeDesk = field(init=False)
     _changes: deque[Change] = field(default_factory=deque)
     _known: dict[Scope, set[Key]] = field(default_factory=dict)
     _closed: frozenset[Closed] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._of_kube = KubeDesk(self.book, self.kube)
 
     def feed(self, change: Change) -> None:
         """Something was heard."""
@@ -92,6 +104,9 @@ class PolicyDesk:
     # -- inside ------------------------------------------------------------------------------
 
     def _take(self, change: Change) -> None:
+        if isinstance(change, Seen | Vanished | InSync):
+            self._of_kube.take(change)
+            return
         known = self._known.setdefault(change.scope, set())
         match change:
             case Stored(_, record):
@@ -123,9 +138,11 @@ class PolicyDesk:
     def _resource(self, kind: Kind, key: Key, resource: Resource) -> None:
         match kind:
             case Kind.NETWORK_POLICY | Kind.GLOBAL_NETWORK_POLICY:
-                self.book.put_policy(read_policy(resource))
+                policy = read_policy(resource)
+                if not self._of_kube.is_copy(policy.id):
+                    self.book.put_policy(policy)
             case Kind.PROFILE:
-                self.book.put_profile(read_profile(resource))
+                self._of_kube.put_copy(read_profile(resource))
             case Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET | Kind.HOST_ENDPOINT:
                 read = read_host_endpoint if kind is Kind.HOST_ENDPOINT else read_network_set
                 try:
@@ -139,7 +156,7 @@ class PolicyDesk:
             case ResourceKey(Kind.TIER, name):
                 self.book.remove_tier(name)
             case ResourceKey(Kind.PROFILE, name):
-                self.book.remove_profile(name)
+                self._of_kube.remove_copy(name)
             case ResourceKey(Kind.NETWORK_POLICY | Kind.GLOBAL_NETWORK_POLICY as kind, name, space):
                 self.book.remove_policy(PolicyId(name, space, kind.value))
             case _:
@@ -176,7 +193,12 @@ def wanted_sets(chains: Mapping[str, Chain]) -> frozenset[SetKey]:
 def item_of(endpoint: WorkloadEndpoint) -> Item:
     """What selectors see of an endpoint. Addresses and ports that are none are left out."""
     spec, metadata = endpoint.spec, endpoint.metadata
-    labels = {**metadata.labels, LABEL_NAMESPACE: metadata.namespace}
+    labels = own_labels(metadata.labels) | {
+        LABEL_NAMESPACE: metadata.namespace,
+        LABEL_ORCHESTRATOR: spec.orchestrator,
+    }
+    if spec.service_account_name:
+        labels[LABEL_SERVICE_ACCOUNT] = spec.service_account_name
     try:
         nets = tuple(ip_network(ip_interface(text).ip) for text in spec.ip_networks)
     except ValueError:

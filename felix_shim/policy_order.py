@@ -20,6 +20,8 @@ from libtortie.model.policy import (
     ADMIN_TIER,
     BASELINE_TIER,
     DEFAULT_TIER,
+    V1ALPHA1_ADMIN_TIER,
+    V1ALPHA1_BASELINE_TIER,
     Action,
     Policy,
     PolicyId,
@@ -43,6 +45,8 @@ BUILT_IN_TIERS = {
     tier.name: tier
     for tier in (
         TierRank(ADMIN_TIER, 1_000, passes=True),
+        TierRank(V1ALPHA1_ADMIN_TIER, 1_000, passes=True),
+        TierRank(V1ALPHA1_BASELINE_TIER, 10_000_000, passes=True),
         TierRank(DEFAULT_TIER, 1_000_000),
         TierRank(BASELINE_TIER, 10_000_000, passes=True),
     )

@@ -97,9 +97,8 @@ class Reconciler:
         self._clocks = rim.clocks
         self._recall = rim.recall
         self._routes = rim.outlets.routes
-        self._world = World(
-            identity.node, identity.kube, rim.outlets.routes, rim.log, rim.clocks.monotonic
-        )
+        now, kinds = rim.clocks.monotonic, identity.policy_kinds
+        self._world = World(identity.node, identity.kube, self._routes, rim.log, now, kinds)
         self._chores = Chores(identity, self._world, rim.outlets, rim.log)
         self.gate = Gate(rim.log, rim.outlets.warn)
         self._timers = Timers()
@@ -173,11 +172,12 @@ class Reconciler:
             case Lost():
                 world.lost.add(event.scope)
             case Seen():
-                world.seen(event.object)
+                world.seen(event)
             case Vanished():
-                world.vanished(event.object)
+                world.vanished(event)
             case InSync():
                 world.in_sync(event)
+                self._look_at_gate()
             case NetworkChanged():
                 world.network(event.event)
             case Surveyed():

@@ -30,13 +30,14 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.jsonlog import Log
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.outlets import BIRD
 from felix_shim.routes import is_ours
 from libtortie.datastore.port import Datastore, Put, Watch
 from libtortie.errors import Compacted, TortieError, Unavailable, first_line
-from libtortie.kube.follow import follow
+from libtortie.kube.follow import RESUMES, follow
 from libtortie.kube.objects import KubeObject
-from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
+from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient, NotServed
 from libtortie.linux.port import Kernel, NetworkEvent
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Resources, Scope
@@ -150,12 +151,17 @@ class _Listener:
 
 @dataclass(slots=True)
 class KubeSource:
-    """Follow all migrations or all VMIs; silent while the kind is not served."""
+    """Follow all objects of a kind.
+
+    A kind of KubeVirt's that is not served is silent. One that policy is made of is then said to
+    have no objects; whenever its changes may not be heard of, it is `Lost` until the next list.
+    """
 
     client: KubeClient
-    kind: type[Migration] | type[Instance]
+    kind: type[Migration | Instance | PolicyObject]
     post: Post
     log: Log
+    _listed: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _complaint: Complaint = field(init=False)
 
@@ -170,7 +176,10 @@ class KubeSource:
     def run(self) -> None:
         """The thread's body."""
         client = _Listener(self.client)
-        stream = follow(client, self.kind, stop=self._stop, trouble=self._complaint.watch_lost)
+        resumes = RESUMES if self._is_kubevirts else 0
+        stream = follow(
+            client, self.kind, stop=self._stop, trouble=self._in_trouble, resumes=resumes
+        )
         for event in stream:
             self._complaint.about("")
             if isinstance(event, Applied):
@@ -178,11 +187,29 @@ class KubeSource:
             elif isinstance(event, Gone):
                 self.post(Vanished(event.object))
             else:
+                self._listed = True
                 self.post(InSync(self.kind, client.names))
 
     def stop(self) -> None:
         """End `run` soon."""
         self._stop.set()
+
+    @property
+    def _is_kubevirts(self) -> bool:
+        return self.kind is Migration or self.kind is Instance
+
+    def _in_trouble(self, kind: str, error: TortieError, delay: float) -> None:
+        """An attempt failed. A server that does not know a kind has none of its objects; those
+        that were there before have been told of as deleted, or are kept."""
+        if isinstance(error, NotServed) and not self._is_kubevirts:
+            if not self._listed:
+                self._listed = True
+                self.log.info("kind_not_served", kind=kind)
+                self.post(InSync(self.kind, frozenset()))
+            return
+        if not self._is_kubevirts:
+            self.post(Lost(self.kind))
+        self._complaint.watch_lost(kind, error, delay)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,19 @@ from felix_shim import facts
 from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS, Cluster
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.endpoints import parse_endpoint
-from felix_shim.events import Instance, InSync, Listed, Migration, RaisesSeen, Stored, Unstored
+from felix_shim.events import (
+    Instance,
+    InSync,
+    Listed,
+    Migration,
+    RaisesSeen,
+    Seen,
+    Stored,
+    Unstored,
+    Vanished,
+)
 from felix_shim.jsonlog import Log
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, NODE, POLICY, STATUS, SURVEY
@@ -61,7 +72,8 @@ class Due:
 
 @dataclass(slots=True)
 class World:
-    """Everything known. `kube`: whether there is an API to learn migrations from.
+    """Everything known. `kube`: whether there is an API to learn migrations from; `policy_kinds`:
+    what policy is made of there.
 
     `monotonic` is in seconds; it dates what is heard of links, so that a survey that began before
     does not undo it.
@@ -72,6 +84,7 @@ class World:
     routes: RouteTable
     log: Log
     monotonic: Callable[[], float]
+    policy_kinds: frozenset[type[PolicyObject]] = frozenset()
     cluster: Cluster = field(init=False)
     desk: PolicyDesk = field(init=False)
     roster: Roster = field(default_factory=Roster)
@@ -83,15 +96,16 @@ class World:
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
-    lost: set[Scope] = field(default_factory=set)
-    """Scopes whose changes are not heard of."""
+    lost: set[Scope | type] = field(default_factory=set)
+    """Scopes and kinds whose changes are not heard of."""
+    kinds_listed: set[type] = field(default_factory=set)
     policy_serial: int = 0
     """Counts the changes of what endpoints' rules are made of, beside the endpoints themselves."""
     due: Due = field(default_factory=Due)
 
     def __post_init__(self) -> None:
         self.cluster = Cluster(self.node)
-        self.desk = PolicyDesk(self.node, self.log)
+        self.desk = PolicyDesk(self.node, self.log, kube=bool(self.policy_kinds))
 
     # -- facts -------------------------------------------------------------------------------
 
@@ -126,7 +140,7 @@ class World:
         self.policy_serial += 1
         self.due.chores.add(POLICY)
 
-    def _makes_policy(self, scope: Scope) -> bool:
+    def _makes_policy(self, scope: Scope | type) -> bool:
         return scope not in (NODES, POOLS, PEERS, BGP, Affinities(self.node))
 
     def _to_desk(self, event: Stored | Unstored | Listed) -> None:
@@ -138,7 +152,8 @@ class World:
     @property
     def knows_policy(self) -> bool:
         """Whether all that policy is made of was listed once: before that, nothing is concluded."""
-        return self.cluster.listed(ENDPOINTS, *POLICY_SCOPES)
+        listed = self.cluster.listed(ENDPOINTS, *POLICY_SCOPES)
+        return listed and self.policy_kinds <= self.kinds_listed
 
     # -- stored resources --------------------------------------------------------------------
 
@@ -270,18 +285,29 @@ class World:
         for local in self.roster:
             self._destinations(local)
 
-    # -- KubeVirt ----------------------------------------------------------------------------
+    # -- the Kubernetes API ------------------------------------------------------------------
 
-    def seen(self, item: Migration | Instance) -> None:
-        """A migration or VMI was added or changed."""
-        self._vmi_changed(self.machines.put(item))
+    def seen(self, event: Seen) -> None:
+        """An object was added or changed."""
+        if isinstance(event.object, Migration | Instance):
+            self._vmi_changed(self.machines.put(event.object))
+        else:
+            self._kube_policy(event)
 
-    def vanished(self, item: Migration | Instance) -> None:
-        """A migration or VMI was deleted."""
-        self._vmi_changed(self.machines.remove(item))
+    def vanished(self, event: Vanished) -> None:
+        """An object was deleted."""
+        if isinstance(event.object, Migration | Instance):
+            self._vmi_changed(self.machines.remove(event.object))
+        else:
+            self._kube_policy(event)
 
     def in_sync(self, event: InSync) -> None:
-        """All migrations, or all VMIs, have been delivered."""
+        """All objects of a kind have been delivered."""
+        if event.kind not in (Migration, Instance):
+            self.lost.discard(event.kind)
+            self.kinds_listed.add(event.kind)
+            self._kube_policy(event)
+            return
         migrations = event.kind is Migration
         keep = self.machines.keep_migrations if migrations else self.machines.keep_instances
         first = not (
@@ -292,6 +318,10 @@ class World:
         if first:
             self.log.info("in_sync", kind=event.kind.api.kind, objects=len(event.delivered))
             self.everything()
+
+    def _kube_policy(self, event: Seen | Vanished | InSync) -> None:
+        self.desk.feed(event)
+        self.policy_changed()
 
     def _vmi_changed(self, vmi: tuple[str, str]) -> None:
         found = self.roster.of_vmi(vmi)

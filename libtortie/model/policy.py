@@ -1,6 +1,7 @@
 """What a policy says, as values: selectors made whole, defaults filled in, nothing of the wire.
 
-`policy_wire.py` makes them from Calico's resources, `felix_shim/kube_policy.py` from Kubernetes'.
+`policy_wire.py` makes them from Calico's resources, `felix_shim/kube_policy.py` and
+`felix_shim/admin_policy.py` from Kubernetes'.
 A selector here is complete: the restriction to a namespace, prefixes of namespace and service
 account labels are part of its text, so that its meaning depends on nothing but labels.
 """
@@ -21,6 +22,8 @@ NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX = "pcns.", "pcsa."
 NAMESPACE_PROFILE, SERVICE_ACCOUNT_PROFILE = "kns.", "ksa."
 
 DEFAULT_TIER, ADMIN_TIER, BASELINE_TIER = "default", "kube-admin", "kube-baseline"
+V1ALPHA1_ADMIN_TIER, V1ALPHA1_BASELINE_TIER = "adminnetworkpolicy", "baselineadminnetworkpolicy"
+"""Of policy.networking.k8s.io/v1alpha1: Calico converts its policies into tiers of these names."""
 PROTOCOLS = {"ICMP": 1, "TCP": 6, "UDP": 17, "ICMPv6": 58, "SCTP": 132, "UDPLite": 136}
 ICMP, ICMPV6 = 1, 58
 WITH_PORTS = frozenset({6, 17, 132})

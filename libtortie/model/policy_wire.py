@@ -42,10 +42,15 @@ from libtortie.model.policy import (
     Profile,
 )
 from libtortie.model.resources import Resource, Wire
-from libtortie.model.selector_text import prefixed, selects_all
+from libtortie.model.selector_text import (
+    both,
+    in_namespace,
+    is_global,
+    of_namespaces,
+    prefixed,
+)
 
 RULES_MAX, NETS_MAX, PORTS_MAX, SELECTOR_MAX = 1024, 256, 50, 1024
-_GLOBAL = re.compile(r"[ \t]*global\([ \t]*\)[ \t]*")
 _PORT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _INTERFACE = re.compile(r"\*|[a-zA-Z0-9_.-]{1,15}")
 _NAMES_OF = {number: name for name, number in PROTOCOLS.items()}
@@ -82,7 +87,7 @@ def _outer_selector(text: str) -> str:
 
 
 def _namespace_selector(text: str) -> str:
-    return text if _GLOBAL.fullmatch(text) else _outer_selector(text)
+    return text if is_global(text) else _outer_selector(text)
 
 
 def protocol_number(value: Any) -> Any:
@@ -356,7 +361,7 @@ def read_network_set(resource: Resource) -> Item:
     labels = dict(resource.metadata.labels)
     profiles: tuple[str, ...] = ()
     if Kind(resource.kind).namespaced:
-        labels[LABEL_NAMESPACE] = resource.metadata.namespace
+        labels = own_labels(labels) | {LABEL_NAMESPACE: resource.metadata.namespace}
         profiles = (f"{NAMESPACE_PROFILE}{resource.metadata.namespace}",)
     nets = tuple(ip_network(text, strict=False) for text in spec.nets)
     return Item(tuple(sorted(labels.items())), profiles, nets)
@@ -375,24 +380,15 @@ def read_host_endpoint(resource: Resource) -> Item:
     )
 
 
-def both(*parts: str) -> str:
-    """The selector of what all of these select; `""` among them is any."""
-    given = [part for part in parts if part]
-    return given[0] if len(given) == 1 else " && ".join(f"({part})" for part in given)
-
-
-def in_namespace(namespace: str) -> str:
-    """The selector of what is in a namespace."""
-    return f"{LABEL_NAMESPACE} == '{namespace}'"
-
-
-def of_namespaces(text: str) -> str:
-    """The selector of what is in the namespaces that a selector of namespaces selects."""
-    if _GLOBAL.fullmatch(text):
-        return f"!has({LABEL_NAMESPACE})"
-    if selects_all(text):
-        return f"has({LABEL_NAMESPACE})"
-    return prefixed(text, NAMESPACE_PREFIX)
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that an owner in a namespace may give, who must not choose what its namespace
+    and its account are: neither those labels nor the ones inherited from them."""
+    claims = (NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX)
+    return {
+        name: value
+        for name, value in labels.items()
+        if not name.startswith(claims) and name != LABEL_SERVICE_ACCOUNT
+    }
 
 
 def _spec(resource: Resource) -> dict[str, Any]:

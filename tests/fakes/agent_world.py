@@ -34,6 +34,7 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.inbox import Inbox
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job, perform
 from felix_shim.migration import State
 from felix_shim.model import EndpointId, SignKind
@@ -223,6 +224,7 @@ class Bench:
         clock: Clock | None = None,
         saved: bytes = b"",
         kernel_raises: bool = False,
+        policy_kinds: frozenset[type[PolicyObject]] = frozenset(),
     ) -> None:
         self.kernel = kernel or FakeKernel()
         self.clock = clock or Clock()
@@ -261,7 +263,12 @@ class Bench:
             ask_raises=self._ask,
         )
         identity = Identity(
-            NODE, IPv4Interface("172.31.1.2/24"), kube, ("up0",), kernel_raises=kernel_raises
+            NODE,
+            IPv4Interface("172.31.1.2/24"),
+            kube,
+            ("up0",),
+            kernel_raises=kernel_raises,
+            policy_kinds=policy_kinds,
         )
         clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
         self.reconciler = Reconciler(

@@ -69,23 +69,30 @@ def matrix_world(rule: dict[str, Any]) -> Meaning:
     return Meaning(PODS, (Written("matrix", spec),), NETSETS, NAMESPACES, ACCOUNTS)
 
 
-def _pairs() -> tuple[tuple[str, str], ...]:
-    return (
-        ("203.0.113.9", "10.65.0.2"),
-        ("192.0.2.1", "10.65.0.3"),
-        ("10.65.0.3", "10.65.0.2"),
-        ("10.65.0.4", "10.65.0.3"),
-        ("10.65.0.2", "10.65.0.4"),
-        ("fd00:99::9", "fd00:65::2"),
-        ("fd00:65::4", "fd00:65::2"),
-        ("fd00:65::5", "fd00:65::4"),
-    )
+Pairs = tuple[tuple[str, str], ...]
+PAIRS: Pairs = (
+    ("203.0.113.9", "10.65.0.2"),
+    ("192.0.2.1", "10.65.0.3"),
+    ("10.65.0.3", "10.65.0.2"),
+    ("10.65.0.4", "10.65.0.3"),
+    ("10.65.0.2", "10.65.0.4"),
+    ("fd00:99::9", "fd00:65::2"),
+    ("fd00:65::4", "fd00:65::2"),
+    ("fd00:65::5", "fd00:65::4"),
+)
+OUTWARD: Pairs = (
+    ("10.65.0.2", "203.0.113.9"),
+    ("10.65.0.3", "192.0.2.1"),
+    ("fd00:65::2", "fd00:99::9"),
+    ("10.65.0.2", "10.65.0.3"),
+)
+"""From pods to the outside, and to a port that has a name."""
 
 
-def matrix_packets() -> tuple[Packet, ...]:
+def matrix_packets(pairs: Pairs = PAIRS) -> tuple[Packet, ...]:
     """First packets of connections of every kind between ends of every kind."""
     found = []
-    for source, destination in _pairs():
+    for source, destination in pairs:
         one, other = ip_address(source), ip_address(destination)
         version6 = one.version == 6
         for protocol, ports in (

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -17,25 +16,17 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from felix_shim.drivers.nftables import Nftables, read_generation
-from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
 from felix_shim.rules import InNets, Plain, Rule, Side
 from tests.fakes.packets import Packet
 from tests.fakes.policy_matrix import RULES, matrix_packets, matrix_world
-from tests.fakes.policy_meaning import Meaning, NetSet, Pod, Written
-from tests.fakes.policy_worlds import ADDRESSES, PODS, book_of, key_of, packets, pointed, worlds
-from tests.fakes.wired_pods import Wire, WiredNode, far_wire, wired
+from tests.fakes.policy_meaning import Meaning, NetSet, Written
+from tests.fakes.policy_wires import all_wires, local, meant, rules_of
+from tests.fakes.policy_worlds import book_of, packets, pointed, worlds
+from tests.fakes.wired_pods import WiredNode, wired
 
 pytestmark = pytest.mark.root
 
-LOCAL = tuple(pod for pod in PODS if pod.name != "twin")
-"""The twin has another's address, so it is on another node."""
-WIRES = {
-    key_of(pod): Wire(f"cali{number:011x}", f"02:00:00:00:00:{number:02x}", pod.addresses)
-    for number, pod in enumerate(LOCAL, start=1)
-}
 TAG = re.compile(r"(?<=[0-9a-z])-[0-9]+(?=\")")
-OUTSIDE = tuple(one for one in ADDRESSES if not any(one in pod.addresses for pod in PODS))
-
 
 ALL_SETS = Written(
     "all-sets",
@@ -67,7 +58,7 @@ def members() -> st.SearchStrategy[tuple[NetSet, ...]]:
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[WiredNode]:
-    with wired((*WIRES.values(), far_wire((*OUTSIDE, ip_address("172.31.0.1"))))) as made:
+    with wired(all_wires()) as made:
         yield made
 
 
@@ -77,37 +68,13 @@ def nft() -> Nftables:
     return Nftables(quiet=0.0)
 
 
-def rules_of(world: Meaning) -> PolicySet:
-    found = book_of(world).rules()
-    endpoints = []
-    for key, wire in WIRES.items():
-        ways = found.ways[key]
-        endpoints.append(
-            EndpointPolicy(
-                wire.interface, wire.mac, wire.addresses, True, ways.ingress, ways.egress
-            )
-        )
-    return policy_set(endpoints, rules=found)
-
-
-def local(address: object) -> Pod | None:
-    return next((pod for pod in LOCAL if address in pod.addresses), None)
-
-
-def meant(world: Meaning, packet: Packet) -> bool:
-    sender, receiver = local(packet.source), local(packet.destination)
-    return (sender is None or world.allows(sender, "egress", packet)) and (
-        receiver is None or world.allows(receiver, "ingress", packet)
-    )
-
-
 def test_every_kind_of_match(node: WiredNode, nft: Nftables) -> None:
     verdicts = Counter[bool]()
     for rule in RULES:
         world = matrix_world(rule)
-        node.call(partial(nft.apply, rules_of(world)))
+        node.call(partial(nft.apply, rules_of(book_of(world))))
         for packet in matrix_packets():
-            wanted = meant(world, packet)
+            wanted = meant(world.allows, packet)
             assert node.reaches(packet) is wanted, (rule, packet)
             verdicts[wanted] += 1
     assert min(verdicts[True], verdicts[False]) > 500
@@ -126,9 +93,9 @@ def test_the_kernel_decides_as_the_policies_mean(
 ) -> None:
     some = [one for one in some if local(one.source) is not local(one.destination)]
     assume(some)
-    node.call(lambda: nft.apply(rules_of(world)))
+    node.call(lambda: nft.apply(rules_of(book_of(world))))
     for packet in some:
-        assert node.reaches(packet) is meant(world, packet), packet
+        assert node.reaches(packet) is meant(world.allows, packet), packet
 
 
 @settings(deadline=None, max_examples=30, derandomize=True, database=None)
@@ -138,11 +105,13 @@ def test_differences_lead_to_what_the_rules_whole_would_be(
 ) -> None:
     """Also in sets that stay while their elements, hosts and networks, come and go."""
     world = replace(world, netsets=(*world.netsets, *more), policies=(*world.policies, ALL_SETS))
-    node.call(lambda: nft.apply(rules_of(world)))
+    node.call(lambda: nft.apply(rules_of(book_of(world))))
     by_differences = listing(node)
-    node.call(lambda: Nftables(quiet=0.0).apply(rules_of(world)))
+    node.call(lambda: Nftables(quiet=0.0).apply(rules_of(book_of(world))))
     assert by_differences == listing(node)
-    node.call(lambda: nft.apply(rules_of(world)))  # notices that somebody replaced its tables
+    node.call(
+        lambda: nft.apply(rules_of(book_of(world)))
+    )  # notices that somebody replaced its tables
 
 
 def test_the_kernel_says_whose_rules_it_refuses(node: WiredNode, nft: Nftables) -> None:
