@@ -393,6 +393,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         nudge=hands.sniffers.nudge,
         own=hands.owners.want,
         warn=hands.events.warn if hands.events is not None else _no_event,
+        closed=hands.events.closed if hands.events is not None else None,
         ask_raises=ask_raises,
         exchange=hands.peering.exchange,
         welcome=hands.peering.welcome,

@@ -227,6 +227,14 @@ class Chores:
     ) -> frozenset[str]:
         if self.out.welcome is not None:
             self.out.welcome(tuple(endpoint for _, endpoint in endpoints))
+        try:
+            return self._apply(endpoints, interfaces)
+        finally:
+            self._tell_closed()
+
+    def _apply(
+        self, endpoints: tuple[tuple[Key, Endpoint], ...], interfaces: frozenset[str]
+    ) -> frozenset[str]:
         desk, check = self.world.desk, self.out.check_rules
         try:
             return self.out.apply_policy(desk.rules(endpoints), interfaces)
@@ -234,6 +242,11 @@ class Chores:
             if check is None or not desk.blame(check):
                 raise
         return self.out.apply_policy(desk.rules(endpoints), interfaces)
+
+    def _tell_closed(self) -> None:
+        for endpoint, text in self.world.desk.closings():
+            if self.out.closed is not None:
+                self.out.closed(endpoint, text)
 
     def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
         self.out.write_status(desired.status_files(endpoints))

@@ -53,11 +53,13 @@ class Listed:
     """The complete content of a followed scope: what is not in it does not exist.
 
     Unless `unreadable` names stored values that could not be read: then absence says nothing.
+    `broken` are their keys, as far as they can be told and policy is made of them.
     """
 
     scope: Scope
     records: tuple[Record, ...]
     unreadable: tuple[str, ...] = ()
+    broken: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,5 +59,7 @@ class Outlets:
     ask_raises: Callable[[frozenset[IPAddress], bool], None]
     exchange: Callable[[Exchange], None] | None = None
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
+    closed: Callable[[Endpoint, str], None] | None = None
+    """At once: a policy that cannot be obeyed has closed an endpoint."""
     check_rules: Check | None = None
     """On the policy lane: why the kernel would refuse these; empty if it would not."""

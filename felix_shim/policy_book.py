@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from felix_shim.label_index import LabelIndex, Labelled
@@ -30,6 +30,7 @@ from felix_shim.policy_order import (
 )
 from felix_shim.policy_sets import Elements, PolicySets
 from felix_shim.rules import DROP, Chain, SetKey
+from felix_shim.unreadable_sets import Unreadable, UnreadableSets
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
 from libtortie.model.keys import Key
@@ -94,11 +95,15 @@ class PolicyBook:
     _refused: dict[PolicyId, str] = field(default_factory=dict)
     _tiers: dict[str, TierRank] = field(default_factory=dict)
     _profiles: dict[str, Profile] = field(default_factory=dict)
+    _unreadable: UnreadableSets = field(init=False)
     _own: dict[tuple[PolicyId, Direction], Chain] = field(default_factory=dict)
     _plans: dict[tuple[frozenset[str], tuple[str, ...]], _Plan] = field(default_factory=dict)
     _outdated_plans: bool = False
     _stale: bool = True
     _rules: PolicyRules = field(default_factory=PolicyRules)
+
+    def __post_init__(self) -> None:
+        self._unreadable = UnreadableSets(self._profiles)
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -160,10 +165,18 @@ class PolicyBook:
     def put_item(self, key: Key, item: Item) -> None:
         """Something that selectors select is this now."""
         self.sets.put(key, item)
+        self._outdated_plans |= self._unreadable.remove(key)
+
+    def put_unreadable(self, key: Key, found: Unreadable) -> None:
+        """It is there, but nobody knows what it is; whoever might use it is closed."""
+        found = replace(found, item=found.item or self.sets.item(key))
+        self._outdated_plans |= self._unreadable.put(key, found)
+        self.sets.remove(key)
 
     def remove_item(self, key: Key) -> None:
         """It is no more."""
         self.sets.remove(key)
+        self._outdated_plans |= self._unreadable.remove(key)
 
     def put_local(self, key: Key, item: Item) -> None:
         """An endpoint of this node, which needs rules."""
@@ -215,6 +228,7 @@ class PolicyBook:
     def _inherit(self, profile: str, labels: dict[str, str]) -> None:
         self._subjects.inherit(profile, labels)
         self.sets.inherit(profile, labels)
+        self._outdated_plans |= bool(self._unreadable)
 
     def _outdated(self, owner: PolicyId) -> None:
         for direction in Direction:
@@ -260,12 +274,16 @@ class PolicyBook:
         self, policies: list[Policy], profiles: tuple[str, ...]
     ) -> Iterator[tuple[PolicyId, str]]:
         for policy in policies:
-            if problem := policy.problem or self._refused.get(policy.id, ""):
+            tier = self._tiers.get(policy.tier)
+            problem = policy.problem or self._refused.get(policy.id, "")
+            problem = problem or (tier.problem if tier is not None else "")
+            if problem := problem or self._unreadable.problem_of(policy):
                 yield policy.id, problem
         for name in profiles:
             known = self._profiles.get(name)
             refused = self._refused.get(profile_id(name), "")
-            if problem := (known.problem if known else "") or refused:
+            problem = (known.problem if known else "") or refused
+            if problem := problem or (self._unreadable.problem_of(known) if known else ""):
                 yield profile_id(name), problem
 
     def _chains(self, wanted: Course) -> dict[str, Chain]:

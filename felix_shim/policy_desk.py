@@ -24,6 +24,7 @@ from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from felix_shim.unreadable_sets import Unreadable
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
@@ -31,18 +32,22 @@ from libtortie.model.policy import (
     LABEL_NAMESPACE,
     LABEL_ORCHESTRATOR,
     LABEL_SERVICE_ACCOUNT,
+    UNREADABLE,
     Item,
     NamedPort,
     PolicyId,
+    Profile,
     TierRank,
 )
+from libtortie.model.policy_spec import protocol_number
 from libtortie.model.policy_wire import (
+    labelled_item,
     own_labels,
-    protocol_number,
     read_host_endpoint,
     read_network_set,
     read_policy,
     read_profile,
+    unreadable_policy,
 )
 from libtortie.model.resources import Resource, Tier, WorkloadEndpoint
 
@@ -66,6 +71,7 @@ class PolicyDesk:
     _changes: deque[Change] = field(default_factory=deque)
     _known: dict[Scope, set[Key]] = field(default_factory=dict)
     _closed: frozenset[Closed] = frozenset()
+    _closings: list[tuple[Endpoint, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._of_kube = KubeDesk(self.book, self.kube)
@@ -79,10 +85,16 @@ class PolicyDesk:
         while self._changes:
             self._take(self._changes.popleft())
         found = self.book.rules()
-        self._tell(found)
+        endpoints = tuple(endpoints)
+        self._tell(found, dict(endpoints))
         closed = Ways()
         compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
         return policy_set(compiled, rules=found)
+
+    def closings(self) -> list[tuple[Endpoint, str]]:
+        """Endpoints that have been closed since this was last asked, and by what."""
+        found, self._closings = self._closings, []
+        return found
 
     def blame(self, check: Check) -> bool:
         """After the kernel refused the rules: close those whose policies are at fault.
@@ -115,8 +127,8 @@ class PolicyDesk:
             case Unstored(_, key):
                 known.discard(key)
                 self._remove(key)
-            case Listed(_, records, unreadable):
-                present = {record.key for record in records}
+            case Listed(_, records, unreadable, broken):
+                present = {record.key for record in records} | set(broken)
                 for key in known - present if not unreadable else ():
                     self._remove(key)
                 known |= present
@@ -124,6 +136,8 @@ class PolicyDesk:
                     known &= present
                 for record in records:
                     self._put(record)
+                for key in broken:
+                    self._unreadable(key)
 
     def _put(self, record: Record) -> None:
         match record.key, record.value:
@@ -145,11 +159,34 @@ class PolicyDesk:
                 self._of_kube.put_copy(read_profile(resource))
             case Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET | Kind.HOST_ENDPOINT:
                 read = read_host_endpoint if kind is Kind.HOST_ENDPOINT else read_network_set
-                try:
-                    self.book.put_item(key, read(resource))
-                except InvalidInput as error:
-                    self.log.error("policy_resource_refused", reason=error)
-                    self.book.remove_item(key)
+                self._item(key, resource, read)
+
+    def _item(self, key: Key, resource: Resource, read: Callable[[Resource], Item]) -> Item:
+        """What selectors see of it; whoever might use one that cannot be read is closed."""
+        try:
+            item = read(resource)
+        except InvalidInput as error:
+            self.log.error("policy_resource_refused", reason=error)
+            item = labelled_item(resource)
+            self.book.put_unreadable(key, Unreadable(str(error), item))
+            return item
+        self.book.put_item(key, item)
+        return item
+
+    def _unreadable(self, key: Key) -> None:
+        """Something is stored of which nothing can be read but its key."""
+        match key:
+            case ResourceKey(Kind.NETWORK_POLICY | Kind.GLOBAL_NETWORK_POLICY as kind, name, space):
+                policy = unreadable_policy(PolicyId(name, space, kind.value))
+                if not self._of_kube.is_copy(policy.id):
+                    self.book.put_policy(policy)
+            case ResourceKey(Kind.PROFILE, name):
+                self._of_kube.put_copy(Profile(name, problem=UNREADABLE))
+            case ResourceKey(Kind.TIER, name):
+                self.book.put_tier(TierRank(name, problem=f"Tier {name}: {UNREADABLE}"))
+            case ResourceKey(Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET as kind, name, space):
+                problem = f"{PolicyId(name, space, kind.value)}: {UNREADABLE}"
+                self.book.put_unreadable(key, Unreadable(problem))
 
     def _remove(self, key: Key) -> None:
         match key:
@@ -172,7 +209,7 @@ class PolicyDesk:
         else:
             self.book.remove_local(key)
 
-    def _tell(self, found: PolicyRules) -> None:
+    def _tell(self, found: PolicyRules, endpoints: Mapping[Key, Endpoint]) -> None:
         """Name what closes endpoints, once."""
         closed = frozenset(found.closed)
         for one in sorted(closed - self._closed, key=str):
@@ -182,6 +219,9 @@ class PolicyDesk:
                 policy=one.policy,
                 reason=one.problem,
             )
+            if one.endpoint in endpoints:
+                text = f"{one.policy} cannot be obeyed: {one.problem}; nothing new passes"
+                self._closings.append((endpoints[one.endpoint], text))
         self._closed = closed
 
 

@@ -65,6 +65,10 @@ class PolicySets(Generic[I]):
         self.index.put(key, Labelled(dict(item.labels), item.profiles))
         self.settle()
 
+    def item(self, key: I) -> Item | None:
+        """What an item is, if it is there."""
+        return self._items.get(key)
+
     def remove(self, key: I) -> None:
         """An item is no more."""
         self.index.remove(key)

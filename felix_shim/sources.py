@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from felix_shim.cluster import POLICY_SCOPES
 from felix_shim.complaint import Complaint
 from felix_shim.drivers.routetable import is_learned
 from felix_shim.events import (
@@ -33,14 +34,14 @@ from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.outlets import BIRD
 from felix_shim.routes import is_ours
-from libtortie.datastore.port import Datastore, Put, Watch
+from libtortie.datastore.port import Datastore, Listing, Put, Watch
 from libtortie.errors import Compacted, TortieError, Unavailable, first_line
 from libtortie.kube.follow import RESUMES, follow
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient, NotServed
 from libtortie.linux.port import Kernel, NetworkEvent
 from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import Resources, Scope
+from libtortie.model.keys import Key, Resources, Scope
 
 T = TypeVar("T", bound=KubeObject)
 Post = Callable[[Event], None]
@@ -93,7 +94,7 @@ class StoreSource:
 
     def _follow(self) -> Iterator[Event]:
         listing = self.store.list(self.scope)
-        yield Listed(self.scope, listing.records, listing.malformed)
+        yield Listed(self.scope, listing.records, listing.malformed, self._broken(listing))
         with self.store.watch(self.scope, listing.revision) as watch:
             with self._lock:
                 self._watch = watch
@@ -106,6 +107,13 @@ class StoreSource:
                     yield Unstored(self.scope, change.key)
         if not self._stop.is_set():
             raise Unavailable("the watch ended")
+
+    def _broken(self, listing: Listing) -> tuple[Key, ...]:
+        """Keys of what could not be read. One that was made since the list is soon told of."""
+        if not listing.malformed or self.scope not in POLICY_SCOPES:
+            return ()
+        known = {record.key for record in listing.records}
+        return tuple(key for key in self.store.names(self.scope) if key not in known)
 
 
 class _Listener:

@@ -131,11 +131,12 @@ class Profile:
 @dataclass(frozen=True, slots=True)
 class TierRank:
     """A tier: its place among the others, and what becomes of packets that none of its policies
-    decides although some of them apply."""
+    decides although some of them apply. `problem` is not empty when these cannot be known."""
 
     name: str
     order: float | None = None
     passes: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,7 @@ class Item:
     ports: tuple[NamedPort, ...] = field(default=())
 
 
+UNREADABLE = "what is stored cannot be read"
 ANY = (PolicyRule(Action.ALLOW),)
 DEFAULT_ALLOW = "projectcalico-default-allow"
 """The profile that is there without being stored."""

@@ -241,6 +241,7 @@ class Bench:
         self.urgent = False
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
+        self.told_closed: list[tuple[EndpointId, str]] = []
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
         self.disk_broken = False
@@ -260,6 +261,7 @@ class Bench:
             nudge=lambda: None,
             own=self._own,
             warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
+            closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
         )
         identity = Identity(

@@ -9,7 +9,13 @@ import pytest
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind
 from libtortie.model.policy import Action, Icmp, Policy, PortRange
-from libtortie.model.policy_wire import problem_of, read_network_set, read_policy, read_profile
+from libtortie.model.policy_wire import (
+    problem_of,
+    problems_of,
+    read_network_set,
+    read_policy,
+    read_profile,
+)
 from libtortie.model.selectors import parse
 from tests.fakes.policy_worlds import resource
 
@@ -100,7 +106,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"selector": "(" * 64 + "all()" + ")" * 64}, "spec.selector: selector"),
     ({"namespaceSelector": f"{'k' * 510} == 'x'"}, "spec.namespaceSelector: selector"),
     ({"ingress": [{"action": "Maybe"}]}, "spec.ingress.0.action: Input should be"),
-    ({"ingress": [{}]}, "spec.ingress.0.action: Field required"),
+    ({"ingress": [{}]}, "spec.ingress.0.action: is missing"),
     ({"egress": [RULE, {**RULE, "protocol": "TPC"}]}, "spec.egress.1.protocol: 'TPC' is not"),
     ({"egress": [{**RULE, "protocol": 256}]}, "spec.egress.0.protocol: 256 is no"),
     (
@@ -117,13 +123,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"ingress": [{"action": "Deny", "source": {"ports": [80]}}]},
-        "spec.ingress.0: port numbers need protocol",
+        "spec.ingress.0.source.ports: port numbers need protocol",
     ),
     (
         {"ingress": [{"action": "Deny", "protocol": "ICMP", "source": {"ports": ["http"]}}]},
-        "spec.ingress.0: protocol ICMP has no ports",
+        "spec.ingress.0.source.ports: protocol ICMP has no ports",
     ),
-    ({"ingress": [{**RULE, "icmp": {"type": 8}}]}, "spec.ingress.0: ICMP types need"),
+    ({"ingress": [{**RULE, "icmp": {"type": 8}}]}, "spec.ingress.0.icmp: ICMP types need"),
     (
         {"ingress": [{"action": "Deny", "protocol": "ICMP", "icmp": {"code": 1}}]},
         "spec.ingress.0.icmp: a code needs a type",
@@ -146,14 +152,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"ingress": [{**RULE, "source": {"services": {"name": "x"}}}]},
-        "spec.ingress.0.source: services:",
+        "spec.ingress.0.source.services: this agent",
     ),
     (
         {"ingress": [{**RULE, "source": {"serviceAccounts": {"names": ["a'"]}}}]},
         "spec.ingress.0.source.serviceAccounts.names.0:",
     ),
-    ({"doNotTrack": True}, "spec: doNotTrack and preDNAT need"),
-    ({"preDNAT": True, "applyOnForward": True, "egress": [RULE]}, "spec: preDNAT has no egress"),
+    ({"doNotTrack": True}, "spec.doNotTrack: needs applyOnForward"),
+    ({"preDNAT": True, "applyOnForward": True, "egress": [RULE]}, "spec.preDNAT: has no egress"),
+    ({"preDNAT": True, "doNotTrack": True}, "spec.preDNAT: excludes doNotTrack"),
+    ({"tier": "a.b"}, "spec.tier: String should match"),
+    ({"ingress": [{**RULE, "http": {"methods": ["GET"]}}]}, "spec.ingress.0.http: no such field"),
+    ({"ingress": [{**RULE, "source": {"net": []}}]}, "spec.ingress.0.source.net: no such field"),
+    ({"ingres": []}, "spec.ingres: no such field"),
     ({"order": "first"}, "spec.order: Input should be a valid number"),
     ({"types": ["ingress"]}, "spec.types.0: Input should be"),
     ({"ingress": [RULE] * 1025}, "spec.ingress: Tuple should have at most 1024"),
@@ -167,6 +178,38 @@ def test_what_cannot_be_obeyed_is_told_with_its_path(spec: dict[str, Any], probl
     policy = read_policy(written)
     assert policy.problem == problem_of(written)
     assert (policy.ingress, policy.egress) == (None, None)
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    """Also of what would be looked at only after the fields."""
+    spec = {
+        "selector": "app ==",
+        "tier": "No",
+        "doNotTrack": True,
+        "ingress": [
+            {
+                "action": "Allow",
+                "protocol": "ICMP",
+                "ipVersion": 6,
+                "source": {"ports": [80], "notPorts": ["http"]},
+            },
+            {"action": "Allow", "source": {"nets": ["10.0.0.0/33", "10.0.0.0/8"], "ports": ["-1"]}},
+            {"action": "Maybe", "icmp": {"type": 300, "code": 1}},
+        ],
+    }
+    found = problems_of(resource(Kind.GLOBAL_NETWORK_POLICY, "p", spec))
+    assert [one.partition(": ")[0] for one in found] == [
+        "spec.tier",
+        "spec.selector",
+        "spec.ingress.0.source.ports",
+        "spec.ingress.0.source.notPorts",
+        "spec.ingress.0",
+        "spec.ingress.1.source.nets.0",
+        "spec.ingress.2.action",
+        "spec.ingress.2.icmp.type",
+        "spec.doNotTrack",
+    ]
+    assert problem_of(resource(Kind.GLOBAL_NETWORK_POLICY, "p", spec)) == f"{found[0]} (and 8 more)"
 
 
 def test_a_refused_policy_still_says_whom_it_is_about() -> None:
