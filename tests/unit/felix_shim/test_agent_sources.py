@@ -152,7 +152,7 @@ def test_what_policy_is_made_of_is_known_by_its_key_although_it_cannot_be_read(
 ) -> None:
     store = HalfReadableStore()
     for name in ("bad", "good"):
-        spec = {"peerIP": "192.0.2.1"} if kind is Kind.BGP_PEER else {"nets": []}
+        spec: dict[str, Any] = {"peerIP": "192.0.2.1"} if kind is Kind.BGP_PEER else {"nets": []}
         record = resource_record(kind, name, spec)
         store.create(record.key, record.value)
     running = Running(StoreSource(store, Resources(kind), posted.append, RecordingLog()))
