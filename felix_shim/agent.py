@@ -63,6 +63,7 @@ from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
 from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id
+from felix_shim.watchdog import Watchdog
 from felix_shim.world import World
 from ipam.attempts import DEFAULT_RETRY, Attempts
 from ipam.client import IPAMClient
@@ -230,6 +231,8 @@ def _live(parts: Parts) -> None:
     lanes = {name: ThreadLane(name, inbox.post) for name in LANES}
     for name, lane in lanes.items():
         crew.start(f"lane-{name}", lane.run, lane.stop)
+    watchdog = Watchdog(lanes, log)
+    crew.start("watchdog", watchdog.run, watchdog.stop)
     ipam = IPAMClient(parts.store, parts.node, now=_now)
     promoting = ipam.with_retry(RETRY)
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)

@@ -41,6 +41,9 @@ class ThreadLane:
         self._post = post
         self._waiting: tuple[int, Job] | None = None
         self._stopped = False
+        self._jobs = 0
+        self.at_work = 0
+        """The number of the job that is being done; 0: none."""
         self._condition = threading.Condition()
 
     def submit(self, generation: int, job: Job) -> None:
@@ -59,7 +62,10 @@ class ThreadLane:
                     return
                 generation, job = self._waiting
                 self._waiting = None
+                self._jobs += 1
+                self.at_work = self._jobs
             self._post(perform(self.name, generation, job))
+            self.at_work = 0
 
     def stop(self) -> None:
         """Let `run` return once nothing waits."""
