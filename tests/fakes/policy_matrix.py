@@ -79,6 +79,7 @@ PAIRS: Pairs = (
     ("fd00:99::9", "fd00:65::2"),
     ("fd00:65::4", "fd00:65::2"),
     ("fd00:65::5", "fd00:65::4"),
+    ("fd00:65::4", "fd00:65::5"),
 )
 OUTWARD: Pairs = (
     ("10.65.0.2", "203.0.113.9"),
@@ -98,8 +99,11 @@ def matrix_packets(pairs: Pairs = PAIRS) -> tuple[Packet, ...]:
         for protocol, ports in (
             (TCP, (5000, 80)),
             (TCP, (80, 443)),
+            (TCP, (443, 80)),
             (UDP, (443, 80)),
             (SCTP, (80, 5000)),
+            (SCTP, (5000, 80)),
+            (SCTP, (443, 443)),
             (47, (0, 0)),
         ):
             found.append(Packet(one, other, protocol, *ports))

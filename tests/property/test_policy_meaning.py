@@ -47,6 +47,23 @@ def test_every_kind_of_match(rule: dict[str, Any]) -> None:
     decides_as_meant(matrix_world(rule), matrix_packets())
 
 
+def test_each_rule_of_the_table_has_packets_for_it_and_against_it() -> None:
+    """But two, of which no pod is, or of which every pod's address is."""
+    verdicts = [
+        {
+            matrix_world(rule).allows(pod, "ingress", packet)
+            for packet in matrix_packets()
+            for pod in PODS
+            if packet.destination in pod.addresses
+        }
+        for rule in RULES
+    ]
+    assert [rule for rule, found in zip(RULES, verdicts, strict=True) if len(found) < 2] == [
+        {"destination": {"namespaceSelector": "global()"}},
+        {"destination": {"namespaceSelector": "all()", "selector": "!has(tier)"}},
+    ]
+
+
 Step = Callable[[PolicyBook], object]
 
 
