@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from felix_shim.admin_policy import (
@@ -50,6 +51,36 @@ _OWNERS: Mapping[type[PolicyObject], Callable[[str, str], PolicyId | str]] = {
     Namespace: lambda _, name: namespace_profile(name),
     ServiceAccount: account_profile,
 }
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was heard last of each object, so that what says the same again is no news.
+
+    Of a namespace somebody may write an annotation every second.
+    """
+
+    _last: dict[tuple[type, str, str], object] = field(default_factory=dict)
+
+    def is_news(self, found: PolicyObject) -> bool:
+        """Whether an object says what was not known of it."""
+        key = (type(found), found.metadata.namespace, found.metadata.name)
+        said = (found.metadata.labels, getattr(found, "spec", None))
+        if key in self._last and self._last[key] == said:
+            return False
+        self._last[key] = said
+        return True
+
+    def is_gone(self, found: PolicyObject) -> None:
+        """An object was deleted: the next of its name is news."""
+        self._last.pop((type(found), found.metadata.namespace, found.metadata.name), None)
+
+    def keep(self, kind: type, delivered: frozenset[tuple[str, str]]) -> bool:
+        """These are all of a kind; True when others were known."""
+        gone = [key for key in self._last if key[0] is kind and key[1:] not in delivered]
+        for key in gone:
+            del self._last[key]
+        return bool(gone)
 
 
 def followed_kinds(datastore_type: str) -> tuple[type[PolicyObject], ...]:

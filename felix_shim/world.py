@@ -25,7 +25,7 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.jsonlog import Log
-from felix_shim.kube_entries import PolicyObject
+from felix_shim.kube_entries import Heard, PolicyObject
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, NODE, POLICY, STATUS, SURVEY
@@ -99,6 +99,7 @@ class World:
     lost: set[Scope | type] = field(default_factory=set)
     """Scopes and kinds whose changes are not heard of."""
     kinds_listed: set[type] = field(default_factory=set)
+    kube_heard: Heard = field(default_factory=Heard)
     policy_serial: int = 0
     """Counts the changes of what endpoints' rules are made of, beside the endpoints themselves."""
     due: Due = field(default_factory=Due)
@@ -291,7 +292,7 @@ class World:
         """An object was added or changed."""
         if isinstance(event.object, Migration | Instance):
             self._vmi_changed(self.machines.put(event.object))
-        else:
+        elif self.kube_heard.is_news(event.object):
             self._kube_policy(event)
 
     def vanished(self, event: Vanished) -> None:
@@ -299,14 +300,18 @@ class World:
         if isinstance(event.object, Migration | Instance):
             self._vmi_changed(self.machines.remove(event.object))
         else:
+            self.kube_heard.is_gone(event.object)
             self._kube_policy(event)
 
     def in_sync(self, event: InSync) -> None:
         """All objects of a kind have been delivered."""
         if event.kind not in (Migration, Instance):
             self.lost.discard(event.kind)
-            self.kinds_listed.add(event.kind)
-            self._kube_policy(event)
+            if self.kube_heard.keep(event.kind, event.delivered) or (
+                event.kind not in self.kinds_listed
+            ):
+                self.kinds_listed.add(event.kind)
+                self._kube_policy(event)
             return
         migrations = event.kind is Migration
         keep = self.machines.keep_migrations if migrations else self.machines.keep_instances

@@ -74,6 +74,25 @@ def test_a_policy_comes_changes_and_goes() -> None:
     assert rules_of(bench) == free
 
 
+def test_what_says_the_same_again_is_no_work() -> None:
+    """An annotation of a namespace, or a list after a lost watch."""
+    space = made(Namespace, NAMESPACE, labels={"env": "prod"}, annotations={"lease": "1"})
+    bench = bench_with(policy(), space)
+    world, programmed = bench.reconciler.world, len(bench.rules)
+    serial = world.policy_serial
+    renewed = made(Namespace, NAMESPACE, labels={"env": "prod"}, annotations={"lease": "2"})
+    bench.tell(Seen(renewed), *synced(policy(), renewed))
+    assert (world.policy_serial, len(bench.rules)) == (serial, programmed)
+    bench.tell(Vanished(policy()))
+    assert not chain(bench)
+    bench.tell(Seen(policy()))
+    assert chain(bench), "what comes again is news"
+    bench.tell(*synced(renewed))
+    assert not chain(bench)
+    bench.tell(*synced(policy(), renewed))
+    assert chain(bench)
+
+
 def test_what_a_new_list_does_not_have_is_gone() -> None:
     bench = bench_with(policy(), policy(name="q"))
     assert chain(bench) and chain(bench, "q")
