@@ -98,9 +98,10 @@ def test_a_set_is_found_by_the_labels_of_its_namespace_too() -> None:
     }
     agent.tell(stored(Kind.GLOBAL_NETWORK_POLICY, "p", spec), partners("x"))
     assert not closed(agent)
-    labels = {"labelsToApply": {"pcns.env": "prod"}}
-    agent.tell(stored(Kind.PROFILE, f"kns.{NAMESPACE}", labels))
-    assert closed(agent)
+    for env, closes in (("prod", True), ("test", False), ("prod", True)):
+        labels = {"labelsToApply": {"pcns.env": env}}
+        agent.tell(stored(Kind.PROFILE, f"kns.{NAMESPACE}", labels))
+        assert closed(agent) is closes
 
 
 def test_a_set_of_which_nothing_can_be_read_is_what_it_was_or_anything() -> None:
