@@ -47,7 +47,6 @@ from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
-from felix_shim.kube_entries import PolicyObject, followed_kinds
 from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane
@@ -59,6 +58,7 @@ from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.policy import PolicySet
+from felix_shim.policy_source import policy_kinds, start_policy_sources
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
 from felix_shim.startup import StartUp
@@ -257,6 +257,8 @@ def _live(parts: Parts) -> None:
     crew.start("own-addresses", own.run, own.stop)
     for source in _followers(parts, inbox, own):
         crew.start(f"follow-{source.name}", source.run, source.stop)
+    if parts.kube is not None:
+        start_policy_sources(parts.config, parts.kube, crew, inbox.post, log)
     try:
         _serve(parts, ipam, reconciler)
     finally:
@@ -355,7 +357,7 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
         kube=parts.kube is not None,
         uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
-        policy_kinds=frozenset(_policy_kinds(parts)),
+        policy_kinds=frozenset(policy_kinds(parts.config)) if parts.kube else frozenset(),
     )
     clocks = Clocks(time.monotonic, time.time_ns)
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))
@@ -459,14 +461,9 @@ def _followers(parts: Parts, inbox: Inbox, own: OwnAddresses) -> list[StoreSourc
         StoreSource(parts.store, scope, post, parts.log) for scope in followed(parts.node)
     ]
     if parts.kube is not None:
-        kinds = (Migration, Instance, *_policy_kinds(parts))
-        sources += [KubeSource(parts.kube, kind, inbox.post, parts.log) for kind in kinds]
+        sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))
+        sources.append(KubeSource(parts.kube, Instance, inbox.post, parts.log))
     return sources
-
-
-def _policy_kinds(parts: Parts) -> tuple[type[PolicyObject], ...]:
-    """What policy is made of in the API, if there is one."""
-    return followed_kinds(parts.config.datastore_type) if parts.kube is not None else ()
 
 
 def _bridge_logging(log: JsonLog) -> None:

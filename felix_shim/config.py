@@ -202,6 +202,11 @@ class NodeConfig(Access):
         return Path(self.state_dir) / "mtu"
 
     @property
+    def policy_cache_dir(self) -> Path:
+        """Where it is remembered what the Kubernetes API said of policy."""
+        return Path(self.state_dir) / "kube-policy"
+
+    @property
     def state_file(self) -> Path:
         """Where migration states survive a restart."""
         return Path(self.state_dir) / "migration-state.json"

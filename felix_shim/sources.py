@@ -31,14 +31,13 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.jsonlog import Log
-from felix_shim.kube_entries import PolicyObject
 from felix_shim.outlets import BIRD
 from felix_shim.routes import is_ours
 from libtortie.datastore.port import Datastore, Listing, Put, Watch
 from libtortie.errors import Compacted, TortieError, Unavailable, first_line
-from libtortie.kube.follow import RESUMES, follow
+from libtortie.kube.follow import follow
 from libtortie.kube.objects import KubeObject
-from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient, NotServed
+from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
 from libtortie.linux.port import Kernel, NetworkEvent
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Key, Resources, Scope
@@ -116,7 +115,7 @@ class StoreSource:
         return tuple(key for key in self.store.names(self.scope) if key not in known)
 
 
-class _Listener:
+class Listener:
     """A Kubernetes client that remembers the names of the last list, for `follow`'s `Synced`."""
 
     def __init__(self, client: KubeClient) -> None:
@@ -159,17 +158,12 @@ class _Listener:
 
 @dataclass(slots=True)
 class KubeSource:
-    """Follow all objects of a kind.
-
-    A kind of KubeVirt's that is not served is silent. One that policy is made of is then said to
-    have no objects; whenever its changes may not be heard of, it is `Lost` until the next list.
-    """
+    """Follow all migrations or all VMIs; silent while the kind is not served."""
 
     client: KubeClient
-    kind: type[Migration | Instance | PolicyObject]
+    kind: type[Migration] | type[Instance]
     post: Post
     log: Log
-    _listed: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _complaint: Complaint = field(init=False)
 
@@ -183,11 +177,8 @@ class KubeSource:
 
     def run(self) -> None:
         """The thread's body."""
-        client = _Listener(self.client)
-        resumes = RESUMES if self._is_kubevirts else 0
-        stream = follow(
-            client, self.kind, stop=self._stop, trouble=self._in_trouble, resumes=resumes
-        )
+        client = Listener(self.client)
+        stream = follow(client, self.kind, stop=self._stop, trouble=self._complaint.watch_lost)
         for event in stream:
             self._complaint.about("")
             if isinstance(event, Applied):
@@ -195,29 +186,11 @@ class KubeSource:
             elif isinstance(event, Gone):
                 self.post(Vanished(event.object))
             else:
-                self._listed = True
                 self.post(InSync(self.kind, client.names))
 
     def stop(self) -> None:
         """End `run` soon."""
         self._stop.set()
-
-    @property
-    def _is_kubevirts(self) -> bool:
-        return self.kind is Migration or self.kind is Instance
-
-    def _in_trouble(self, kind: str, error: TortieError, delay: float) -> None:
-        """An attempt failed. A server that does not know a kind has none of its objects; those
-        that were there before have been told of as deleted, or are kept."""
-        if isinstance(error, NotServed) and not self._is_kubevirts:
-            if not self._listed:
-                self._listed = True
-                self.log.info("kind_not_served", kind=kind)
-                self.post(InSync(self.kind, frozenset()))
-            return
-        if not self._is_kubevirts:
-            self.post(Lost(self.kind))
-        self._complaint.watch_lost(kind, error, delay)
 
 
 @dataclass(slots=True)

@@ -29,8 +29,7 @@ from felix_shim.sources import KubeSource, RaisesSource, StoreSource
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Listing
 from libtortie.datastore.watching import LogWatch
-from libtortie.errors import Compacted, TortieError, Unauthorized, Unavailable
-from libtortie.kube.policies import POLICY_GROUP, AdminNetworkPolicy, KubeNetworkPolicy
+from libtortie.errors import Compacted, Unavailable
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Kind, ResourceKey, Resources, Scope
 from tests.fakes.agent_world import (
@@ -193,59 +192,6 @@ def test_only_the_last_list_says_what_exists(posted: list[Event]) -> None:
         assert last.delivered == {("default", "migration-m2")}
     else:
         assert last.object.metadata.name == "migration-m1"
-
-
-def test_a_kind_that_policy_is_made_of_and_nobody_serves_has_no_objects(
-    posted: list[Event],
-) -> None:
-    api, log = FakeKube(), RecordingLog()
-    api.hide(POLICY_GROUP)
-    running = Running(KubeSource(api, AdminNetworkPolicy, posted.append, log))
-    wait_for(lambda: posted)
-    running.stop()
-    assert posted == [InSync(AdminNetworkPolicy, frozenset())]
-    assert len(log.of("kind_not_served")) == 1
-
-
-def test_what_was_there_before_a_kind_was_served_no_more_is_kept(posted: list[Event]) -> None:
-    """A server that does not know it for a while has not told that its objects are gone."""
-    api = FakeKube()
-    guard = AdminNetworkPolicy.model_validate({"metadata": {"name": "guard"}, "spec": {}})
-    api.put(guard)
-    running = Running(KubeSource(api, AdminNetworkPolicy, posted.append, RecordingLog()))
-    wait_for(lambda: any(isinstance(event, InSync) for event in posted))
-    api.hide(POLICY_GROUP)
-    listing = ("list", "adminnetworkpolicies")
-    before = api.calls.count(listing)
-    cut_until(api, lambda: api.calls.count(listing) > before)
-    running.stop()
-    kept = [event for event in posted if isinstance(event, InSync | Vanished)]
-    assert kept == [InSync(AdminNetworkPolicy, frozenset({("", "guard")}))]
-
-
-@pytest.mark.parametrize("error", [Unavailable("away"), Unauthorized("forbidden")])
-def test_a_kind_that_policy_is_made_of_is_lost_until_it_is_listed_again(
-    posted: list[Event], error: TortieError
-) -> None:
-    """Also a right that is missing is no proof that there are no policies."""
-    api = FakeKube()
-    api.fail(error, verb="list")
-    running = Running(KubeSource(api, KubeNetworkPolicy, posted.append, RecordingLog()))
-    wait_for(lambda: any(isinstance(event, InSync) for event in posted))
-    cut_until(api, lambda: sum(isinstance(event, InSync) for event in posted) >= 2)
-    running.stop()
-    synced = InSync(KubeNetworkPolicy, frozenset())
-    assert posted[:4] == [Lost(KubeNetworkPolicy), synced, Lost(KubeNetworkPolicy), synced]
-
-
-def cut_until(api: FakeKube, condition: Callable[[], Any]) -> None:
-    """Cut watches again and again: one may be opened only after the first cut."""
-
-    def cut_and_look() -> Any:
-        api.cut_watches(Unavailable("cut"))
-        return condition()
-
-    wait_for(cut_and_look)
 
 
 def name_of(event: Seen) -> str:
