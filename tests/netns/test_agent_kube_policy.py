@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,20 +89,42 @@ def test_a_policy_that_cannot_be_converted_closes_and_the_pod_is_told(node: Node
     until("its pod has an event", lambda: any(name.startswith("web.") for name in events()))
 
 
-def test_while_the_api_is_silent_a_new_agent_leaves_the_rules_of_the_last(
-    node: NodeProcess,
-) -> None:
-    """It would program the pods as if there were no policies."""
+@pytest.fixture
+def bereft(node: NodeProcess) -> Iterator[subprocess.Popen[bytes]]:
+    """The API is gone, and so is the agent; a pod and a policy are left in the kernel."""
     node.attach("web", vm=False, labels={"app": "web"})
     make(node, KubeNetworkPolicy, "p", WEB, NAMESPACE)
     until("the policy is in the kernel", lambda: CHAIN in node.rules())
     assert node.stop() == 0
-    before = without_counts(node)
     (api,) = node.processes
     api.kill()
     api.wait()
-    served = len(node.lines("cni_serving"))
-    lost = len(node.lines("api_watch_lost"))
+    yield api
+
+
+def back_again(node: NodeProcess, api: subprocess.Popen[bytes]) -> None:
+    """An API that knows of no policy any more."""
+    assert isinstance(api.args, list)
+    node.processes.append(node.spawn(api.args[2:], "api.log"))
+
+
+def test_while_the_api_is_silent_a_new_agent_goes_on_with_what_the_last_one_heard(
+    node: NodeProcess, bereft: subprocess.Popen[bytes]
+) -> None:
+    node.start()
+    assert "networkpolicies" in {line["kind"] for line in node.lines("policy_remembered")}
+    assert CHAIN in node.rules()
+    back_again(node, bereft)
+    until("what the API has now is obeyed", lambda: CHAIN not in node.rules())
+
+
+def test_one_that_remembers_nothing_leaves_the_rules_as_they_are_until_the_api_is_back(
+    node: NodeProcess, bereft: subprocess.Popen[bytes]
+) -> None:
+    """It would program the pods as if there were no policies."""
+    shutil.rmtree(node.root / "state" / "kube-policy")
+    before = without_counts(node)
+    served, lost = len(node.lines("cni_serving")), len(node.lines("api_watch_lost"))
     node.start(wait=False)
 
     def tried() -> bool:
@@ -110,7 +134,6 @@ def test_while_the_api_is_silent_a_new_agent_leaves_the_rules_of_the_last(
     until("it has tried", tried)
     assert without_counts(node) == before
     assert len(node.lines("cni_serving")) == served
-    assert isinstance(api.args, list)
-    node.processes.append(node.spawn(api.args[2:], "api.log"))
+    back_again(node, bereft)
     until("the agent serves CNI", lambda: len(node.lines("cni_serving")) > served)
     until("what the API has now is obeyed", lambda: CHAIN not in node.rules())
