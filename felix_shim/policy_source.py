@@ -1,8 +1,9 @@
 """Follows what policy is made of in the Kubernetes API, and never takes silence for absence.
 
 Until the next list a kind whose changes may not be heard of is `Lost`. A new agent that finds the
-API away begins with what the last one heard (`policy_cache.py`). A server that does not know a
-kind has none of its objects; those that were there before were told of as deleted, or are kept.
+API away, or slow, begins with what the last one heard (`policy_cache.py`). A server that does not
+know a kind has none of its objects; those that were there before were told of as deleted, or are
+kept.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.follow import follow
 from libtortie.kube.port import Applied, Gone, KubeClient, NotServed
 
+RECALL_SECONDS = 0.5
+"""For how long an API is waited for before what was heard last will do."""
+
 
 @dataclass(slots=True)
 class PolicySource:
@@ -34,9 +38,11 @@ class PolicySource:
     post: Post
     log: Log
     cache: PolicyCache
+    patience: float = RECALL_SECONDS
     _known: dict[tuple[str, str], PolicyObject] = field(default_factory=dict)
     _listed: bool = False
-    _recalled: bool = False
+    _heard: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _complaint: Complaint = field(init=False)
 
@@ -50,10 +56,22 @@ class PolicySource:
 
     def run(self) -> None:
         """The thread's body."""
+        late = threading.Timer(self.patience, self._recall)
+        late.daemon = True
+        late.start()
+        try:
+            self._follow()
+        finally:
+            late.cancel()
+            late.join()
+
+    def _follow(self) -> None:
         client = Listener(self.client)
         stream = follow(client, self.kind, stop=self._stop, trouble=self._in_trouble, resumes=0)
         for event in stream:
             self._complaint.about("")
+            with self._lock:
+                self._heard = True  # nothing is recalled any more
             if isinstance(event, Applied):
                 self._known[_name(event.object)] = event.object
                 self.post(Seen(event.object))
@@ -79,24 +97,29 @@ class PolicySource:
         if isinstance(error, NotServed):
             if not self._listed:
                 self.log.info("kind_not_served", kind=kind)
+                with self._lock:
+                    self._heard = True
                 self._synced(frozenset())
                 self.cache.put(self.kind, ())
             return
-        if not self._listed and not self._recalled:
-            self._recall(kind)
+        self._recall()
         self.post(Lost(self.kind))
         self._complaint.watch_lost(kind, error, delay)
 
-    def _recall(self, kind: str) -> None:
-        """Begin with what was heard last."""
-        self._recalled = True
-        found = self.cache.load(self.kind)
-        if found is None:
-            return
-        self.log.info("policy_remembered", kind=kind, objects=len(found))
-        for one in found:
-            self.post(Seen(one))
-        self.post(InSync(self.kind, frozenset(map(_name, found))))
+    def _recall(self) -> None:
+        """Begin with what was heard last, if nothing has been heard yet; once."""
+        with self._lock:
+            if self._heard:
+                return
+            self._heard = True
+            found = self.cache.load(self.kind)
+            if found is None:
+                return
+            self.log.info("policy_remembered", kind=self.kind.api.plural, objects=len(found))
+            for one in found:
+                self.post(Seen(one))
+            self.post(InSync(self.kind, frozenset(map(_name, found))))
+            self.post(Lost(self.kind))
 
 
 def policy_kinds(config: NodeConfig) -> tuple[type[PolicyObject], ...]:

@@ -151,11 +151,40 @@ def test_an_agent_that_finds_the_api_away_begins_with_what_the_last_one_heard(
     assert getattr(seen.object, "spec", None) == {"podSelector": {}}
     assert synced == InSync(KubeNetworkPolicy, frozenset({("shop", "p")}))
     assert lost == Lost(KubeNetworkPolicy), "it is not in sync"
+    assert posted.count(synced) == 1
     api.heal()
     api.put(policy("r"))
     everything = InSync(KubeNetworkPolicy, frozenset({("shop", "p"), ("shop", "r")}))
     wait_for(lambda: everything in posted)
     second.stop()
+
+
+def test_an_api_that_is_slow_is_not_waited_for_and_has_the_last_word(
+    tmp_path: Path, posted: list[Event]
+) -> None:
+    kept = cache_in(tmp_path)
+    kept.put(KubeNetworkPolicy, [policy("old")])
+    kept.stop()
+    kept.run()
+    answers = threading.Event()
+
+    def wait_for_it() -> None:
+        answers.wait()
+
+    api = FakeKube(policy("new"))
+    api.fail(Unavailable("slow"), verb="list", meanwhile=wait_for_it)
+    made = PolicySource(
+        api, KubeNetworkPolicy, posted.append, RecordingLog(), cache_in(tmp_path), patience=0.0
+    )
+    running = Running(made)
+    old = InSync(KubeNetworkPolicy, frozenset({("shop", "old")}))
+    wait_for(lambda: old in posted)
+    answers.set()
+    new = InSync(KubeNetworkPolicy, frozenset({("shop", "new")}))
+    wait_for(lambda: new in posted)
+    running.stop()
+    assert posted.index(old) < posted.index(Lost(KubeNetworkPolicy)) < posted.index(new)
+    assert posted.count(old) == 1
 
 
 @pytest.mark.parametrize(
