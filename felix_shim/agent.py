@@ -57,6 +57,7 @@ from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
+from felix_shim.pod_labels import start_pod_labels
 from felix_shim.policy import PolicySet
 from felix_shim.policy_source import policy_kinds, start_policy_sources
 from felix_shim.reconciler import Clocks, Reconciler, Rim
@@ -255,7 +256,8 @@ def _live(parts: Parts) -> None:
         crew.start("bird", raises.run, raises.stop)
     own = _own_addresses(parts, ipam)
     crew.start("own-addresses", own.run, own.stop)
-    for source in _followers(parts, inbox, own):
+    labels = start_pod_labels(parts.config, parts.store, parts.kube, crew, log)
+    for source in _followers(parts, inbox, (own.notice, labels)):
         crew.start(f"follow-{source.name}", source.run, source.stop)
     if parts.kube is not None:
         start_policy_sources(parts.config, parts.kube, crew, inbox.post, log)
@@ -452,10 +454,13 @@ def _raises_source(parts: Parts, inbox: Inbox) -> RaisesSource | None:
     return RaisesSource(ask, bird.alive, inbox.post, parts.log)
 
 
-def _followers(parts: Parts, inbox: Inbox, own: OwnAddresses) -> list[StoreSource | KubeSource]:
+def _followers(
+    parts: Parts, inbox: Inbox, notices: tuple[Callable[[Event], None], ...]
+) -> list[StoreSource | KubeSource]:
     def post(event: Event) -> None:
         inbox.post(event)
-        own.notice(event)
+        for notice in notices:
+            notice(event)
 
     sources: list[StoreSource | KubeSource] = [
         StoreSource(parts.store, scope, post, parts.log) for scope in followed(parts.node)

@@ -13,9 +13,9 @@ import pytest
 
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.kube_events import KubeEvent
-from libtortie.kube.objects import Namespace
+from libtortie.kube.objects import Namespace, Pod
 from libtortie.kube.policies import AdminNetworkPolicy, KubeNetworkPolicy
-from tests.fakes.agent_world import NAMESPACE
+from tests.fakes.agent_world import NAMESPACE, NODE
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, until
 
@@ -137,3 +137,17 @@ def test_one_that_remembers_nothing_leaves_the_rules_as_they_are_until_the_api_i
     back_again(node, bereft)
     until("the agent serves CNI", lambda: len(node.lines("cni_serving")) > served)
     until("what the API has now is obeyed", lambda: CHAIN not in node.rules())
+
+
+def test_a_pod_that_is_labelled_anew_is_under_the_policy_for_its_label(node: NodeProcess) -> None:
+    make(node, KubeNetworkPolicy, "p", {"podSelector": {"matchLabels": {"in": "jail"}}}, NAMESPACE)
+    meta = {"name": "web", "namespace": NAMESPACE, "labels": {"app": "web"}}
+    body = {"metadata": meta, "spec": {"nodeName": NODE}}
+    made = node.kube(lambda client: client.create(Pod, body))
+    notes = {"tortie.io/pod-uid": made.metadata.uid}
+    key = node.attach("web", vm=False, labels={"app": "web"}, notes=notes)
+    assert CHAIN not in node.rules()
+    patch: Mapping[str, Any] = {"metadata": {"labels": {"in": "jail"}}}
+    node.kube(lambda client: client.patch(Pod, "web", NAMESPACE, patch))
+    until("its policy is in the kernel", lambda: CHAIN in node.rules())
+    assert node.stored(key).metadata.labels["in"] == "jail"
