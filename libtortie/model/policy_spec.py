@@ -231,7 +231,7 @@ class PolicySpecWire(Exact):
     """`spec` of NetworkPolicy and GlobalNetworkPolicy."""
 
     tier: TierName = DEFAULT_TIER
-    order: float | None = None
+    order: float | None = Field(default=None, allow_inf_nan=False)
     selector: OwnSelector = ""
     namespace_selector: OuterSelector = ""
     service_account_selector: OuterSelector = ""

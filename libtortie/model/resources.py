@@ -394,7 +394,7 @@ class ClusterInformation(Resource):
 class TierSpec(Wire):
     """`Tier.spec`; an absent `order` sorts last."""
 
-    order: float | None = None
+    order: float | None = Field(default=None, allow_inf_nan=False)
     default_action: Literal["Deny", "Pass"] = "Deny"
 
 

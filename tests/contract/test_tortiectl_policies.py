@@ -166,6 +166,7 @@ def test_what_is_wrong_is_refused_all_at_once_and_nothing_is_written(ctl: Ctl, v
         (thing(Kind.GLOBAL_NETWORK_POLICY, "p", preDNAT=True), "spec.preDNAT: needs apply"),
         (thing(Kind.TIER, "a.b"), "metadata.name: 'a.b' cannot be the name of a Tier"),
         (thing(Kind.TIER, "a", defaultAction="Maybe"), "spec.defaultAction: "),
+        (thing(Kind.TIER, "a", order=float("inf")), "spec.order: "),
         (thing(Kind.PROFILE, "p", ingress=[{}]), "spec.ingress.0.action: is missing"),
         (thing(Kind.HOST_ENDPOINT, "h", node="n1"), "interfaceName or expectedIPs"),
     ],

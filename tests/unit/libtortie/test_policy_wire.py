@@ -165,6 +165,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ingress": [{**RULE, "http": {"methods": ["GET"]}}]}, "spec.ingress.0.http: no such field"),
     ({"ingress": [{**RULE, "source": {"net": []}}]}, "spec.ingress.0.source.net: no such field"),
     ({"ingres": []}, "spec.ingres: no such field"),
+    ({"order": float("nan")}, "spec.order: Input should be a finite number"),
     ({"order": "first"}, "spec.order: Input should be a valid number"),
     ({"types": ["ingress"]}, "spec.types.0: Input should be"),
     ({"ingress": [RULE] * 1025}, "spec.ingress: Tuple should have at most 1024"),
