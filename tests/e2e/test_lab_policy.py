@@ -26,8 +26,8 @@ from lab.nodes import in_node
 from lab.objects import LabMigration, LabVMI
 from lab.tools import run, set_sysctls
 from libtortie.datastore.port import Datastore
-from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.resources import parse_resource
+from libtortie.model.keys import Kind
+from tests.fakes.agent_world import resource_record
 from tests.fakes.lab_vms import running_vm
 from tests.fakes.policed_vm import INWARD, OUTSIDE, OUTWARD, PolicedVM
 from tests.fakes.running_lab import Lab, assert_settled, lab_up
@@ -163,14 +163,8 @@ def store(lab: Lab, manifests: tuple[Manifest, ...]) -> None:
 
     def work(datastore: Datastore) -> None:
         for kind, namespace, name, spec in manifests:
-            metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-            body = {
-                "apiVersion": "projectcalico.org/v3",
-                "kind": kind.value,
-                "metadata": metadata,
-                "spec": dict(spec),
-            }
-            datastore.create(ResourceKey(kind, name, namespace), parse_resource(kind, body))
+            record = resource_record(kind, name, spec, namespace)
+            datastore.create(record.key, record.value)
 
     with_store(lab.state, lab.state.read().datastore, work)
 

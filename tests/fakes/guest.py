@@ -123,7 +123,8 @@ class Prober:
         self._asked: list[float] = []
         self._heard: list[float] = []
         self._over = threading.Event()
-        self._sock = _inside(f"/run/netns/{name}", _stamped_socket)
+        self.path = f"/run/netns/{name}"
+        self._sock = _inside(self.path, _stamped_socket)
         self._sock.settimeout(0.1)
         self._threads = [self._start(self._ask), self._start(self._hear)]
 

@@ -7,26 +7,22 @@ in the guest, in every pod of the VM from the moment that its namespace is there
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TypeVar
 
 from lab import control, names
 from lab.cluster import until
 from lab.objects import LabVMI
 from libtortie.errors import TortieError
-from libtortie.linux.netns import Netns
+from tests.fakes.ears import DENIED, Ear, echo_request, inside
 from tests.fakes.lab_vms import EXT, address_of
 from tests.fakes.policed_flows import (
-    PATIENCE,
     Datagrams,
     Ends,
     Stream,
@@ -35,77 +31,16 @@ from tests.fakes.policed_flows import (
     open_udp,
 )
 
-T = TypeVar("T")
 OUTSIDE = str(names.EXT_ADDRESS)
-INWARD, OUTWARD, DENIED = 7001, 7002, 9999
-"""What others may open to the VM, the VM to others, and nobody."""
+INWARD, OUTWARD = 7001, 7002
+"""What others may open to the VM, and the VM to others."""
 TICK = 0.005
 SYN_EVERY = 10
-_ETH_P_ALL, _ETH_P_IP = 0x0003, 0x0800
-_SO_RCVBUFFORCE, _SOL_PACKET, _PACKET_STATISTICS = 33, 263, 6
-_ECHO_REQUEST = 8
-
-
-def judged(frame: bytes, vm: bytes) -> str:
-    """Which way a frame goes, and whether policy allows it: "denied in", "allowed out"; or none."""
-    if len(frame) < 38 or int.from_bytes(frame[12:14], "big") != _ETH_P_IP:
-        return ""
-    source, destination = frame[26:30], frame[30:34]
-    if vm not in (source, destination):
-        return ""
-    way = "in" if destination == vm else "out"
-    payload = frame[14 + 4 * (frame[14] & 0x0F) :]
-    match frame[23]:
-        case socket.IPPROTO_ICMP if payload[:1] == bytes([_ECHO_REQUEST]):
-            return f"denied {way}"
-        case socket.IPPROTO_TCP | socket.IPPROTO_UDP:
-            to = int.from_bytes(payload[2:4], "big")
-            return f"denied {way}" if to == DENIED else f"allowed {way}"
-    return ""
-
-
-@dataclass
-class Ear:
-    """Hears everything in one network namespace, on whatever link."""
-
-    path: str
-    vm: bytes
-    heard: Counter[str] = field(default_factory=Counter)
-    lost: int = 0
-    socket: socket.socket = field(init=False)
-
-    def __post_init__(self) -> None:
-        def listen() -> socket.socket:
-            sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
-            sock.setblocking(False)
-            return sock
-
-        self.socket = inside(self.path, listen)
-
-    def listen(self) -> None:
-        """Take what has come."""
-        while True:
-            try:
-                frame = self.socket.recv(128)
-            except BlockingIOError:
-                break
-            except OSError:  # a link went down
-                continue
-            if what := judged(frame, self.vm):
-                self.heard[what] += 1
-        statistics = self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
-        self.lost += struct.unpack("=II", statistics)[1]
-
-
-def inside(path: str, work: Callable[[], T]) -> T:
-    """Run work in a network namespace."""
-    return Netns(deadline=2 * PATIENCE).call(path, work)
 
 
 @dataclass
 class PolicedVM:
-    """`stack` closes what is opened; `turns` are what the thread does at every tick."""
+    """`stack` closes what is opened; `over` are the ears of pods that have gone."""
 
     name: str
     stack: ExitStack
@@ -217,7 +152,7 @@ class PolicedVM:
             echo = self._socket(here, socket.SOCK_RAW, socket.IPPROTO_ICMP)
             echo.setblocking(False)
             self._tries.append(partial(udp.sendto, b"?", (there, DENIED)))
-            self._tries.append(partial(echo.sendto, _echo(number), (there, 0)))
+            self._tries.append(partial(echo.sendto, echo_request(number), (there, 0)))
             self._syns.append((here, there))
 
     def _try(self) -> None:
@@ -299,10 +234,3 @@ class PolicedVM:
 
 def _syn_socket() -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-
-
-def _echo(identifier: int) -> bytes:
-    """An echo request."""
-    words = (_ECHO_REQUEST << 8, identifier, 1)
-    total = sum(words)
-    return struct.pack("!4H", words[0], ~(total + (total >> 16)) & 0xFFFF, *words[1:])

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from felix_shim.kube_events import KubeEvent
 from libtortie.linux.netns import Netns
 from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.resources import parse_resource
+from libtortie.model.resources import Resource
 from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
@@ -96,25 +95,21 @@ class Scene:
                 sock.sendto(b"?", (self.address, port))
             return sock
 
-        client = f"/run/netns/{self.node.name}-client"
         with Netns(deadline=120).call(path, listen) as denied:
-            with Netns(deadline=120).call(client, send):
+            with Netns(deadline=120).call(self.prober.path, send):
                 sent = time.monotonic()
             until("a later one is answered", lambda: self.prober.answered_since(sent))
             with pytest.raises(BlockingIOError):
                 denied.recv(1)
 
 
-def policy(*ports: int) -> Any:
+def policy(*ports: int) -> Resource:
     """The VM may be asked on these ports, and on no others."""
     rule = {"action": "Allow", "protocol": "UDP", "destination": {"ports": list(ports)}}
-    body = {
-        "apiVersion": "projectcalico.org/v3",
-        "kind": POLICY.kind.value,
-        "metadata": {"name": POLICY.name, "namespace": NAMESPACE},
-        "spec": {"selector": "kubevirt.io == 'virt-launcher'", "ingress": [rule]},
-    }
-    return parse_resource(POLICY.kind, body)
+    spec = {"selector": "kubevirt.io == 'virt-launcher'", "ingress": [rule]}
+    found = resource_record(Kind.NETWORK_POLICY, "db", spec, namespace=NAMESPACE).value
+    assert isinstance(found, Resource)
+    return found
 
 
 @pytest.fixture
