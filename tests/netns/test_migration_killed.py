@@ -87,8 +87,18 @@ class Scene:
     def serves(self) -> None:
         """Wait until this agent, as all before it, serves and knows the API."""
         starts, lines = self.deaths + 1, self.node.lines
-        until("it serves", lambda: len(lines("cni_serving")) == starts)
-        until("it knows the API", lambda: len(lines("in_sync")) == 2 * starts)
+
+        def told(event: str, times: int) -> bool:
+            assert self.node.agent is not None
+            over = self.node.agent.poll()
+            assert over is None, f"the agent ended with {over}: {lines()[-3:]}"
+            return len(lines(event)) == times
+
+        try:
+            until("it serves", partial(told, "cni_serving", starts))
+            until("it knows the API", partial(told, "in_sync", 2 * starts))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its last words: {lines()[-8:]}") from None
 
     def in_force(self) -> dict[str, object]:
         """What is on the node, if a status file says so and none is just being written."""
