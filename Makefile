@@ -2,7 +2,7 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static openssl
 
 .PHONY: setup shim fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni soak soak-ipam clean
 

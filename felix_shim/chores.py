@@ -77,8 +77,11 @@ class Chores:
         self.out.nudge()
 
     def listen(self) -> None:
-        """Say which endpoints' VMs are listened for."""
-        self.out.listen(desired.watched(self.world.roster))
+        """Say which endpoints' VMs are listened for: of none to which a route leads still, for
+        an answer to what comes by that is no sign of a VM that arrives."""
+        routed = self.out.routes.actual
+        locals_ = (one for one in self.world.roster if not any(map(routed, one.destinations)))
+        self.out.listen(desired.watched(locals_))
 
     def own(self) -> None:
         """Say which endpoints must own their VMs' addresses."""

@@ -22,6 +22,7 @@ from felix_shim.jsonlog import Log
 from felix_shim.model import EndpointId
 from felix_shim.peer_messages import Batch, End, Message, Refused, Request, batches
 from felix_shim.peers import Link, Spawn
+from libtortie.deadline import Deadline
 from libtortie.errors import Malformed, TortieError, Unauthorized, Unavailable, first_line
 from libtortie.linux.flows import Flow
 from libtortie.metrics import Counter, Metric
@@ -29,6 +30,8 @@ from libtortie.metrics import Counter, Metric
 MOST_FLOWS = 1 << 16
 """Entries of one VM. What is beyond is left out, and told."""
 MOST_TRANSFERS = 32
+_RESTS = 3.0
+"""How many times as long as a copy took it is rested: a large table takes a quarter of a core."""
 COPIED = "tortie_conntrack_copied_flows_total"
 LOST = "tortie_conntrack_handovers_total"
 
@@ -37,14 +40,14 @@ Dial = Callable[[Wish], Link]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds: between two copies; before another attempt, at first and at most; how long after
-    the VM came a copy is still worth an attempt; how long an answer may take."""
+    """Seconds: between two copies, at least; before another attempt, at first and at most; how long
+    after the VM came a copy is still worth an attempt; how long a whole answer may take."""
 
     interval: float = 1.0
     first_pause: float = 0.1
     longest_pause: float = 2.0
     late: float = 10.0
-    answer: float = 10.0
+    answer: float = 30.0
 
 
 @dataclass(slots=True)
@@ -174,10 +177,11 @@ class HandOver:
                     with self.dial(wish) as link:
                         while self._is_wanted(endpoint, transfer):
                             wish = transfer.wish
-                            self._copy(endpoint, transfer, wish, link, copy)
+                            took = self._copy(endpoint, transfer, wish, link, copy)
                             trouble.about("")
                             pause = self.pace.first_pause
-                            self._pause(endpoint, transfer, wish, self.pace.interval)
+                            rest = max(self.pace.interval, _RESTS * took)
+                            self._pause(endpoint, transfer, wish, rest)
                 except (TortieError, OSError) as error:
                     trouble.about(first_line(error), endpoint=endpoint, node=wish.source)
                     self._give_up_if_late(endpoint, transfer, error)
@@ -189,8 +193,8 @@ class HandOver:
 
     def _copy(
         self, endpoint: EndpointId, transfer: _Transfer, wish: Wish, link: Link, copy: Copy
-    ) -> None:
-        """Ask once, and put the answer in; the one after the VM came is the last."""
+    ) -> float:
+        """Ask once, and put the answer in; the one after the VM came is the last. The seconds."""
         began = self.monotonic()
         flows = self._ask(link, wish)
         outcome = copy.take(flows, arrived=transfer.wish.arrived)
@@ -203,8 +207,9 @@ class HandOver:
                 foreign=outcome.foreign,
                 reason=outcome.error or f"node {link.node} sent others' connections",
             )
+        took = self.monotonic() - began
         if not (outcome.made or outcome.changed or outcome.gone or wish.arrived):
-            return
+            return took
         self.log.info(
             "conntrack_copied",
             endpoint=endpoint,
@@ -215,17 +220,19 @@ class HandOver:
             changed=outcome.changed,
             gone=outcome.gone,
             last=wish.arrived,
-            took_ms=round((self.monotonic() - began) * 1000, 3),
+            took_ms=round(took * 1000, 3),
         )
         if wish.arrived:
             self._end(transfer, "whole")
+        return took
 
     def _ask(self, link: Link, wish: Wish) -> list[Flow]:
         """The other node's answer, whole. Raises `Unavailable`, `Malformed`."""
         link.send(Request(wish.migration_uid, wish.vmi_uid, wish.addresses, wish.arrived))
         flows: list[Flow] = []
+        deadline = Deadline(self.pace.answer, self.monotonic)
         while True:
-            message = link.receive(self.pace.answer)
+            message = link.receive(deadline.step(self.pace.answer))
             match message:
                 case Batch(more) if len(flows) + len(more) <= MOST_FLOWS:
                     flows += more

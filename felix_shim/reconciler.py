@@ -379,6 +379,8 @@ class Reconciler:
         if not all(self._may_add(one) for one in locals_ if one.endpoint.interface in new):
             return Outcome(dst)
         outcome = self._routes.apply(dst, mine)
+        if outcome.deleted:
+            world.due.chores.add(LISTEN)
         if outcome.error:
             self._failed_routes.add(dst)
             self._retry(ROUTES)

@@ -392,7 +392,7 @@ class World:
         self.due.destinations |= self.routes.link_gone(name)
         for local in self.roster.on_interface(name):
             local.in_force, local.wire = 0, object()
-        self.due.chores.add(STATUS)
+        self.due.chores |= {STATUS, LISTEN}
 
     def _route(self, route: Route, *, present: bool) -> None:
         gateway = route.dst.version == 6 and route.dst.is_link_local
@@ -404,7 +404,7 @@ class World:
     def _route_changed(self, dst: IPNetwork) -> None:
         if self.roster.with_address(dst.network_address):
             self.due.destinations.add(dst)
-            self.due.chores.add(RAISES)
+            self.due.chores |= {RAISES, LISTEN}
         else:
             self.due.strangers.add(dst)
 

@@ -40,6 +40,7 @@ from libtortie.errors import KernelError, first_line
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
 QUIET_SECONDS = 5.0
+_ANSWER_SECONDS = 2.0
 _NETLINK_NETFILTER = 12
 _NFT_MSG_GETGEN = (10 << 8) | 16  # NFNL_SUBSYS_NFTABLES
 _NFTA_GEN_ID = 1
@@ -188,9 +189,8 @@ def read_generation() -> int:
     request = struct.pack("=IHHII4x", 20, _NFT_MSG_GETGEN, _NLM_F_REQUEST, 1, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as sock:
-            sock.settimeout(2.0)
             sock.sendto(request, (0, 0))
-            reply = sock.recv(4096)
+            reply = _answer(sock, Deadline(_ANSWER_SECONDS))
     except OSError as error:
         raise KernelError(f"nftables generation: {error}") from error
     offset = 20
@@ -200,3 +200,14 @@ def read_generation() -> int:
             return int(struct.unpack_from(">I", reply, offset + 4)[0])
         offset += max(4, (length + 3) & ~3)
     raise KernelError("nftables generation: the kernel's answer holds none")
+
+
+def _answer(sock: socket.socket, deadline: Deadline) -> bytes:
+    """What comes in time. Raises OSError."""
+    while wait := deadline.step():
+        sock.settimeout(wait)
+        try:
+            return sock.recv(4096)
+        except TimeoutError:
+            continue
+    raise TimeoutError(f"no answer within {deadline.seconds:g} s")

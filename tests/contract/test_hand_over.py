@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, ip_address
@@ -13,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from felix_shim import hand_over
 from felix_shim.exchange import Exchange, Permit, Wish
 from felix_shim.hand_over import HandOver, Pace
 from felix_shim.model import EndpointId
 from felix_shim.peer_credentials import Credentials, Files
-from felix_shim.peer_messages import Request
+from felix_shim.peer_messages import FLOWS_IN_FRAME, Batch, End, Message, Request, batches
 from felix_shim.peers import Limits, Link, PeerServer, dial
 from libtortie.errors import KernelError, Unauthorized
 from libtortie.linux.flows import TCP, Flow, FlowTuple, Status, TcpState, TcpTracking
 from libtortie.metrics import Counter
+from libtortie.model.ipam import IPAddress
 from tests.fakes.agent_world import RecordingLog
 from tests.fakes.certificates import Authority
 from tests.fakes.conntrack import FakeTable
@@ -275,3 +278,117 @@ def test_what_the_kernel_refuses_is_told(pair: Pair) -> None:
 def test_an_answer_without_a_permit_is_never_begun(pair: Pair) -> None:
     with pytest.raises(Unauthorized):
         next(pair.source.hand_over.answer("target", Request("mig-1", "vmi-1", (VM,))))
+
+
+# -- sources that are large, slow or hostile ---------------------------------------------------
+
+
+def whole(*flows: Flow) -> Iterator[Message]:
+    yield from batches(flows)
+
+
+def reason(pair: Pair, words: str) -> bool:
+    """Whether the target told of trouble in these words."""
+    return any(words in str(one["reason"]) for one in pair.target.log.of("hand_over_waits"))
+
+
+def test_of_a_huge_table_the_most_is_sent_and_the_rest_is_told(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_over, "MOST_FLOWS", 3)
+    pair.at_source(*map(flow, range(1, 6)))
+    pair.permit()
+    pair.want(WISH)
+    until("three are here", lambda: pair.at_target() == {flow(1), flow(2), flow(3)})
+    assert pair.source.log.of("conntrack_cut_short")
+
+
+def test_a_large_table_comes_whole(pair: Pair) -> None:
+    """In many frames, through a relay that cuts them anywhere."""
+    flows = [flow(port) for port in range(1, 5 * FLOWS_IN_FRAME)]
+    pair.at_source(*flows)
+    pair.permit()
+    pair.want(WISH)
+    until("all are here", lambda: len(pair.target.table.entries) == len(flows))
+    assert pair.at_target() == set(flows)
+
+
+def endless() -> Iterator[Message]:
+    for start in itertools.count(1):
+        yield Batch((flow(start % 60000 + 1),))
+
+
+HOSTILE: dict[str, Callable[[], Iterator[Message]]] = {
+    "more than there can be": endless,
+    "another number than came": lambda: iter([Batch((flow(1),)), End(7)]),
+    "an end without a beginning": lambda: iter([End(1)]),
+    "a question": lambda: iter([Request("mig-1", "vmi-1", (VM,))]),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_of_an_answer_that_cannot_be_nothing_is_taken(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """And what the next honest answer brings is."""
+    monkeypatch.setattr(hand_over, "MOST_FLOWS", 100)
+    honest = pair.server.answer
+    pair.server.answer = lambda node, request: HOSTILE[kind]()
+    pair.at_source(flow(5))
+    pair.permit()
+    pair.want(WISH)
+    until("it is told", lambda: reason(pair, "answers what was not asked"))
+    assert pair.at_target() == set()
+    pair.server.answer = honest
+    until("the honest one is here", lambda: pair.at_target() == {flow(5)})
+
+
+def test_a_source_that_never_comes_to_an_end_is_left(tmp_path: Path) -> None:
+    """Each of its words comes in time; the answer as a whole does not."""
+    with ExitStack() as stack:
+        pair = Pair(tmp_path, stack, replace(PACE, answer=0.1))
+        over = threading.Event()
+        stack.callback(over.set)
+
+        def dripping(node: str, request: Request) -> Iterator[Message]:
+            for start in itertools.count(1):
+                yield Batch((flow(start % 60000 + 1),))
+                over.wait(0.01)
+
+        honest, pair.server.answer = pair.server.answer, dripping
+        pair.at_source(flow(5))
+        pair.permit()
+        pair.want(WISH)
+        until("it is told", lambda: reason(pair, "no answer in time"))
+        assert pair.at_target() == set()
+        pair.server.answer = honest
+
+
+def test_connections_of_others_are_told_and_not_made(pair: Pair) -> None:
+    stranger = FlowTuple(ip_address("10.99.0.1"), POD, TCP, 1, 80)
+    foreign = replace(flow(1), original=stranger, reply=stranger.inverse())
+    pair.server.answer = lambda node, request: whole(foreign, flow(2))
+    pair.want(WISH)
+    until("its own is here", lambda: pair.at_target() == {flow(2)})
+    (line, *_) = until("it is told", lambda: pair.target.log.of("conntrack_incomplete"))
+    assert line["foreign"] == 1
+
+
+def test_a_large_table_is_asked_for_less_often(tmp_path: Path) -> None:
+    """A copy that takes a second is not begun again a second later."""
+    with ExitStack() as stack:
+        pair = Pair(tmp_path, stack, replace(PACE, interval=0.0))
+        asked: list[float] = []
+        real = pair.target.table.flows
+
+        def slow(addresses: Iterable[IPAddress]) -> tuple[Flow, ...]:
+            asked.append(time.monotonic())
+            threading.Event().wait(0.05)
+            return real(addresses)
+
+        pair.target.table.flows = slow  # type: ignore[method-assign]  # one table of this test
+        pair.at_source(flow(1))
+        pair.permit()
+        pair.want(WISH)
+        until("it is asked again", lambda: len(asked) > 4)
+        assert all(b - a > 3 * 0.05 for a, b in itertools.pairwise(asked))

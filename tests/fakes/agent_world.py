@@ -161,15 +161,15 @@ def endpoint_record(
     return Record(ResourceKey(Kind.WORKLOAD_ENDPOINT, name, NAMESPACE), resource, "1")
 
 
-def resource_record(kind: Kind, name: str, spec: Mapping[str, Any]) -> Record:
-    """Any cluster-scoped resource."""
+def resource_record(kind: Kind, name: str, spec: Mapping[str, Any], namespace: str = "") -> Record:
+    """Any resource; cluster-scoped without a namespace."""
     body = {
         "apiVersion": "projectcalico.org/v3",
         "kind": kind.value,
-        "metadata": {"name": name},
+        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
         "spec": dict(spec),
     }
-    return Record(ResourceKey(kind, name), parse_resource(kind, body), "1")
+    return Record(ResourceKey(kind, name, namespace), parse_resource(kind, body), "1")
 
 
 def migration(
