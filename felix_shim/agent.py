@@ -351,6 +351,7 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
         kube=parts.kube is not None,
         uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
+        between_nodes=parts.config.ports_between_nodes,
     )
     clocks = Clocks(time.monotonic, time.time_ns)
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))

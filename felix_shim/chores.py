@@ -22,9 +22,11 @@ from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
 from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
+from felix_shim.surroundings import Surroundings
 from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
 from libtortie.errors import KernelError
 from libtortie.model.keys import Key
+from libtortie.model.policy import PortRange
 
 T = TypeVar("T")
 
@@ -39,7 +41,8 @@ class Identity:
     """Who this agent is: its node, the node's address, and whether there is an API to follow.
 
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
-    BIRD to ask, so another daemon's host route in the kernel counts as a raise.
+    BIRD to ask, so another daemon's host route in the kernel counts as a raise. `between_nodes`
+    are TCP ports that no policy closes between the cluster's nodes.
     """
 
     node: str
@@ -47,6 +50,7 @@ class Identity:
     kube: bool
     uplinks: tuple[str, ...] = ()
     kernel_raises: bool = False
+    between_nodes: tuple[PortRange, ...] = ()
 
 
 @dataclass(slots=True)
@@ -117,8 +121,9 @@ class Chores:
             if not local.in_force and local.endpoint.interface in self.world.links_up
         ]
         endpoints = tuple((local.key, local.endpoint) for local in locals_)
+        around = self.world.surroundings(self.identity.between_nodes)
         interfaces = frozenset(local.endpoint.interface for local in waiting)
-        job = partial(self._program, endpoints, interfaces)
+        job = partial(self._program, endpoints, interfaces, around)
         generation = self._submit(POLICY, job)
         self._policy_jobs[generation] = tuple((local.id, local.wire) for local in waiting)
         self._job_serials[generation] = self.world.policy_serial
@@ -220,17 +225,20 @@ class Chores:
     # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------
 
     def _program(
-        self, endpoints: tuple[tuple[Key, Endpoint], ...], interfaces: frozenset[str]
+        self,
+        endpoints: tuple[tuple[Key, Endpoint], ...],
+        interfaces: frozenset[str],
+        around: Surroundings,
     ) -> frozenset[str]:
         if self.out.welcome is not None:
             self.out.welcome(tuple(endpoint for _, endpoint in endpoints))
         desk, check = self.world.desk, self.out.check_rules
         try:
-            return self.out.apply_policy(desk.rules(endpoints), interfaces)
+            return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
         except KernelError:
             if check is None or not desk.blame(check):
                 raise
-        return self.out.apply_policy(desk.rules(endpoints), interfaces)
+        return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
 
     def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
         self.out.write_status(desired.status_files(endpoints))

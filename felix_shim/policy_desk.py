@@ -23,6 +23,7 @@ from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from felix_shim.surroundings import NOTHING_AROUND, Surroundings, with_node
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
@@ -35,6 +36,7 @@ from libtortie.model.policy import (
 )
 from libtortie.model.policy_wire import (
     protocol_number,
+    read_host_end,
     read_host_endpoint,
     read_network_set,
     read_policy,
@@ -62,15 +64,21 @@ class PolicyDesk:
         """Something was heard."""
         self._changes.append(change)
 
-    def rules(self, endpoints: Iterable[tuple[Key, Endpoint]]) -> PolicySet:
-        """The rules of these endpoints, made of all that was heard."""
+    def rules(
+        self, endpoints: Iterable[tuple[Key, Endpoint]], around: Surroundings = NOTHING_AROUND
+    ) -> PolicySet:
+        """The rules of these endpoints, and of the node itself, made of all that was heard."""
         while self._changes:
             self._take(self._changes.popleft())
         found = self.book.rules()
         self._tell(found)
         closed = Ways()
         compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
-        return policy_set(compiled, rules=found)
+        return policy_set(
+            compiled,
+            endpoint_to_host=around.settings.endpoint_to_host,
+            rules=with_node(found, around),
+        )
 
     def blame(self, check: Check) -> bool:
         """After the kernel refused the rules: close those whose policies are at fault.
@@ -126,13 +134,30 @@ class PolicyDesk:
                 self.book.put_policy(read_policy(resource))
             case Kind.PROFILE:
                 self.book.put_profile(read_profile(resource))
-            case Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET | Kind.HOST_ENDPOINT:
-                read = read_host_endpoint if kind is Kind.HOST_ENDPOINT else read_network_set
-                try:
-                    self.book.put_item(key, read(resource))
-                except InvalidInput as error:
-                    self.log.error("policy_resource_refused", reason=error)
-                    self.book.remove_item(key)
+            case Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET:
+                self._item(key, resource, read_network_set)
+            case Kind.HOST_ENDPOINT:
+                self._host(key, resource)
+
+    def _item(self, key: Key, resource: Resource, read: Callable[[Resource], Item]) -> Item:
+        """What selectors see of it; one that cannot be read is in no set."""
+        try:
+            item = read(resource)
+        except InvalidInput as error:
+            self.log.error("policy_resource_refused", reason=error)
+            self.book.remove_item(key)
+            return Item(tuple(sorted(resource.metadata.labels.items())))
+        self.book.put_item(key, item)
+        return item
+
+    def _host(self, key: Key, resource: Resource) -> None:
+        """A host endpoint of any node; one of this node is policed, readable or not."""
+        item = self._item(key, resource, read_host_endpoint)
+        end = read_host_end(resource)
+        if end.node == self.node:
+            self.book.put_host(key, end, item)
+        else:
+            self.book.remove_local(key)
 
     def _remove(self, key: Key) -> None:
         match key:

@@ -9,8 +9,9 @@ for a policy that cannot be obeyed still says whom it is about, and they must be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from ipaddress import ip_address, ip_network
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
@@ -32,6 +33,7 @@ from libtortie.model.policy import (
     WITH_PORTS,
     Action,
     Entity,
+    HostEnd,
     Icmp,
     Item,
     NamedPort,
@@ -375,6 +377,30 @@ def read_host_endpoint(resource: Resource) -> Item:
     )
 
 
+def read_host_end(resource: Resource) -> HostEnd:
+    """Which node's which link a HostEndpoint is. Never raises: what is wrong is its `problem`."""
+    name, spec = resource.metadata.name, _spec(resource)
+    if problem := problem_of(resource):
+        link, node = spec.get("interfaceName"), spec.get("node")
+        known = isinstance(link, str) and _INTERFACE.fullmatch(link)
+        return HostEnd(
+            name,
+            node if isinstance(node, str) else "",
+            str(link) if known else "",
+            frozenset(_readable_addresses(spec.get("expectedIPs"))),
+            problem=problem,
+        )
+    wire = HostEndpointSpecWire.model_validate(spec)
+    addresses = frozenset(ip_address(text) for text in wire.expected_ips)
+    return HostEnd(name, wire.node, wire.interface_name, addresses, wire.profiles)
+
+
+def _readable_addresses(texts: object) -> Iterator[IPv4Address | IPv6Address]:
+    for text in texts if isinstance(texts, list | tuple) else ():
+        with suppress(ValueError):
+            yield ip_address(str(text))
+
+
 def both(*parts: str) -> str:
     """The selector of what all of these select; `""` among them is any."""
     given = [part for part in parts if part]
@@ -421,6 +447,7 @@ def _refused(policy_id: PolicyId, spec: Mapping[str, Any], problem: str) -> Poli
         id=policy_id,
         selector=_subject(subject, policy_id.namespace),
         tier=tier if isinstance(tier, str) and tier else DEFAULT_TIER,
+        forwarded=spec.get("applyOnForward") not in (None, False),
         problem=problem,
     )
 

@@ -347,8 +347,14 @@ class FelixConfigurationSpec(Wire):
 
     _always: ClassVar[frozenset[str]] = frozenset({"bpf_log_level"})
     interface_prefix: str = ""
+    default_endpoint_to_host_action: str = ""
     log_severity_screen: str = ""
     reporting_interval: str = ""
+    failsafe_inbound_host_ports: Any = None
+    failsafe_outbound_host_ports: Any = None
+    nat_port_range: Any = Field(default=None, alias="natPortRange")
+    nat_outgoing_address: str = Field(default="", alias="natOutgoingAddress")
+    nat_outgoing_exclusions: str = Field(default="", alias="natOutgoingExclusions")
     nftables_mode: str = ""
     nftables_flow_table_offload: str = ""
     bpf_log_level: str = ""
