@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from felix_shim.failsafe import Failsafe, failsafe_chains
-from felix_shim.host_order import UNTRACKED, HostStage
+from felix_shim.host_order import UNTRACKED, HostStage, by_original
 from felix_shim.rules import (
     ACCEPT,
     DROP,
@@ -33,6 +33,8 @@ from libtortie.model.policy import ALL_LINKS, HostEnd
 
 KNOWN = Rule((InState(ConnState.KNOWN),), Plain.ACCEPT)
 LOOPBACK = "lo"
+GO_ON = "go-on"
+"""An empty chain: what goes to it goes on behind the last jump."""
 HOST_CHAINS = {
     HostStage.UNTRACKED_IN: "host-untracked-in",
     HostStage.UNTRACKED_OUT: "host-untracked-out",
@@ -85,7 +87,11 @@ def host_chains(placed: Mapping[str, HostPlan], failsafe: Failsafe) -> dict[str,
         chains[HOST_CHAINS[stage]] = tuple(_stage(stage, placed))
     if used & {HostStage.UNTRACKED_IN, HostStage.UNTRACKED_OUT}:
         chains[UNTRACKED] = (Rule((), Plain.NOTRACK), ACCEPT)
-    return chains | failsafe_chains(failsafe)
+    chains |= failsafe_chains(failsafe)
+    for course in {plan.courses.get(HostStage.WAS_ALLOWED, "") for plan in placed.values()} - {""}:
+        chains[_was_allowed(course)] = (*_spared(chains["failsafe-in"]), Rule((), Goto(course)))
+        chains[GO_ON] = ()
+    return chains
 
 
 def placed_on(
@@ -100,6 +106,16 @@ def placed_on(
         for link in _links(plan.end, addresses):
             found.setdefault(link, plan)
     return found
+
+
+def _was_allowed(course: str) -> str:
+    """The chain that asks a course of `WAS_ALLOWED` about packets that were judged before DNAT."""
+    return f"was-{course}"
+
+
+def _spared(failsafe: Chain) -> Chain:
+    """Packets that came to a failsafe port were not judged before DNAT, so nothing allowed them."""
+    return by_original(tuple(Rule(rule.matches, Goto(GO_ON)) for rule in failsafe))
 
 
 def _links(end: HostEnd, addresses: Mapping[str, frozenset[IPAddress]]) -> Iterator[str]:
@@ -144,7 +160,7 @@ def _of_link(stage: HostStage, here: tuple[Match, ...], plan: HostPlan) -> Itera
         if earlier not in plan.courses:
             continue
         if earlier is HostStage.WAS_ALLOWED:
-            yield Rule(here, Jump(plan.courses[earlier]))
+            yield Rule(here, Jump(_was_allowed(plan.courses[earlier])))
         else:
             untracked = InState(ConnState.UNTRACKED)
             yield Rule((untracked, *here), Jump(plan.courses[earlier]))
