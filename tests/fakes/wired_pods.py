@@ -54,18 +54,19 @@ class WiredNode:
         self._inside = {wire.interface: fresh_name("p") for wire in wires}
         self._ends: dict[str, socket.socket] = {}
         self._own: dict[int, socket.socket] = {}
+        self._remembers = False
 
     def call(self, work: Callable[[], object]) -> object:
         """Do something in the node's namespace."""
         return Netns(deadline=2 * PATIENCE).call(f"/run/netns/{self.namespace}", work)
 
-    def reaches(self, packet: Packet) -> bool:
-        """Whether a packet comes from its sender's wire out of its receiver's."""
-        sender, receiver = self._of(packet.source), self._of(packet.destination)
+    def reaches(self, packet: Packet, receiver: Wire | None = None) -> bool:
+        """Whether a packet comes from its sender's wire out of its receiver's, or this one."""
+        sender, receiver = self._of(packet.source), receiver or self._of(packet.destination)
         token = secrets.token_bytes(12)
         self.forget_connections()
         end = self._ends[receiver.interface]
-        frame = _frame(packet, sender, token)
+        frame = frame_of(packet, sender, token)
         self._ends[sender.interface].send(frame)
         marker = secrets.token_bytes(12)
         own = self._own[packet.version]
@@ -80,7 +81,17 @@ class WiredNode:
 
     def forget_connections(self) -> None:
         """No packet is known to belong to one before."""
-        self.call(lambda: _run("conntrack", "-F"))
+        if not self._remembers:
+            self.call(lambda: _run("conntrack", "-F"))
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Meanwhile connections are known that were there before."""
+        self._remembers = True
+        try:
+            yield
+        finally:
+            self._remembers = False
 
     def _of(self, address: Address) -> Wire:
         return next(wire for wire in self.wires if address in wire.addresses)
@@ -109,6 +120,7 @@ class WiredNode:
     def _forward() -> None:
         for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
             Path(f"/proc/sys/net/{name}").write_text("1")
+        Path("/proc/sys/net/netfilter/nf_conntrack_checksum").write_text("0")  # SCTP's is none
         for conf in ("all", "default"):
             Path(f"/proc/sys/net/ipv4/conf/{conf}/rp_filter").write_text("0")
             Path(f"/proc/sys/net/ipv6/conf/{conf}/accept_dad").write_text("0")
@@ -141,17 +153,26 @@ class WiredNode:
 
 
 @contextmanager
-def wired(wires: tuple[Wire, ...]) -> Iterator[WiredNode]:
-    """A node with these wires; this thread stays on one processor meanwhile."""
+def pinned() -> Iterator[None]:
+    """This thread stays on one processor."""
     processors = os.sched_getaffinity(0)
-    node = WiredNode(wires)
     try:
         os.sched_setaffinity(0, {min(processors)})
-        node.open()
-        yield node
+        yield
     finally:
         os.sched_setaffinity(0, processors)
-        node.close()
+
+
+@contextmanager
+def wired(wires: tuple[Wire, ...]) -> Iterator[WiredNode]:
+    """A node with these wires; this thread stays on one processor meanwhile."""
+    node = WiredNode(wires)
+    with pinned():
+        try:
+            node.open()
+            yield node
+        finally:
+            node.close()
 
 
 def _run(*command: str) -> None:
@@ -170,8 +191,9 @@ def _socket(made: object) -> socket.socket:
     return made
 
 
-def _frame(packet: Packet, sender: Wire, token: bytes) -> bytes:
-    body = _transport(packet, token)
+def frame_of(packet: Packet, sender: Wire, token: bytes) -> bytes:
+    """A packet on the wire."""
+    body = _summed(packet, transport_of(packet, token))
     source, destination = packet.source.packed, packet.destination.packed
     macs = bytes.fromhex((sender.node_mac + sender.mac).replace(":", ""))
     if packet.version == 6:
@@ -183,8 +205,8 @@ def _frame(packet: Packet, sender: Wire, token: bytes) -> bytes:
     return macs + b"\x08\x00" + header + body
 
 
-def _transport(packet: Packet, token: bytes) -> bytes:
-    """A connection's first segment, whose checksum nobody between its ends looks at."""
+def transport_of(packet: Packet, token: bytes) -> bytes:
+    """A connection's first segment, without checksum."""
     ports = struct.pack("!HH", packet.source_port, packet.destination_port)
     match packet.protocol:
         case 6:
@@ -197,6 +219,20 @@ def _transport(packet: Packet, token: bytes) -> bytes:
         case 1 | 58:
             return struct.pack("!BBHHH", *packet.icmp, 0, 1, 1) + token
     return struct.pack("!HH", 0, 0x0800) + token
+
+
+def _summed(packet: Packet, body: bytes) -> bytes:
+    """With the checksum that conntrack and receivers look at; of SCTP's and GRE's nobody does."""
+    at = {6: 16, 17: 6, 1: 2, 58: 2}.get(packet.protocol)
+    if at is None:
+        return body
+    pseudo = b""
+    if packet.protocol != 1:
+        pseudo = packet.source.packed + packet.destination.packed
+        pseudo += struct.pack("!II", len(body), packet.protocol)
+    padding = b"\0" * (len(body) % 2)
+    found = struct.pack("!H", _checksum(pseudo + body + padding))
+    return body[:at] + found + body[at + 2 :]
 
 
 def _checksum(data: bytes) -> int:
