@@ -32,6 +32,8 @@ _PROTOCOLS = (TCP, UDP, SCTP, ICMP, 47)
 class WiredHost(WiredNode):
     """Use by `wired_host`. `own` are the node's addresses, on `up0`."""
 
+    marker_port = OPEN_OUT
+
     def __init__(self, wires: tuple[Wire, ...], own: tuple[Address, ...]) -> None:
         super().__init__(wires)
         self.own = own

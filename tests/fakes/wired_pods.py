@@ -27,7 +27,6 @@ from tests.fakes.packets import Packet
 Address = IPv4Address | IPv6Address
 PATIENCE = 60.0
 FAR_MAC, UPLINK_MAC = "02:00:00:00:00:f1", "02:00:00:00:00:f0"
-_ANY_PORT = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,9 @@ def far_wire(addresses: tuple[Address, ...]) -> Wire:
 
 
 class WiredNode:
-    """Use by `wired`."""
+    """Use by `wired`. Nothing stops what the node sends to `marker_port` (UDP)."""
+
+    marker_port = 9
 
     def __init__(self, wires: tuple[Wire, ...]) -> None:
         self.namespace = fresh_name("w")
@@ -71,7 +72,7 @@ class WiredNode:
         marker = secrets.token_bytes(12)
         own = self._own[packet.version]
         address = next(one for one in receiver.addresses if one.version == packet.version)
-        own.sendto(marker, (str(address), _ANY_PORT))
+        own.sendto(marker, (str(address), self.marker_port))
         seen = False
         while True:
             heard = end.recv(2048)
@@ -214,7 +215,7 @@ def transport_of(packet: Packet, token: bytes) -> bytes:
         case 17:
             return ports + struct.pack("!HH", 8 + len(token), 0) + token
         case 132:
-            init = struct.pack("!BBHIIHHI", 1, 0, 20, 7, 65535, 1, 1, 1)
+            init = struct.pack("!BBHIIHHI", 1, 0, 20 + len(token), 7, 65535, 1, 1, 1)
             return ports + struct.pack("!II", 0, 0) + init + token
         case 1 | 58:
             return struct.pack("!BBHHH", *packet.icmp, 0, 1, 1) + token

@@ -189,8 +189,8 @@ def translated(node: WiredHost) -> Iterator[None]:
             (6, "ip6", NODE_ADDRESSES[1], f"[{POD.addresses[1]}]:{POD_PORT}"),
         )
     )
-    chain = "type nat hook prerouting priority -100"
-    text = f"table inet services {{ chain dnat {{ {chain}\n{rules} }} }}\n"
+    chain = "type nat hook prerouting priority -100;"
+    text = f"table inet services {{\nchain translated {{\n{chain}\n{rules}}}\n}}\n"
     node.call(partial(_nft, "-f", "-", text=text))
     yield
     node.call(partial(_nft, "delete", "table", "inet", "services"))
@@ -292,10 +292,10 @@ def test_migration_ports_between_nodes(node: WiredHost, nft: Nftables) -> None:
 
 
 def test_answers_get_through_a_closed_node(node: WiredHost, nft: Nftables) -> None:
-    """What conntrack knows goes on: the answer to what came to a failsafe port, and to DNS."""
+    """What conntrack knows goes on: the answer to what came to a failsafe port, and that of DNS."""
     node.call(lambda: nft.apply(rules_of(closed_node())))
     for far, own in zip((OUTSIDE[0], OUTSIDE[2]), NODE_ADDRESSES, strict=True):
-        answers(node, node.hears, node.sends, Packet(far, own, TCP, 40000, 22))
+        answers(node, node.hears, node.sends, Packet(far, own, UDP, 40000, 68))
         answers(node, node.sends, node.hears, Packet(own, far, UDP, 40000, 53))
 
 
