@@ -80,13 +80,29 @@ _LISTS: tuple[tuple[dict[str, Any], ...], ...] = (
 )
 
 
+_BROAD = st.sampled_from(
+    [
+        {},
+        {"protocol": "TCP"},
+        {"notProtocol": "UDP"},
+        {"source": {"nets": ["203.0.113.0/24", "172.31.0.0/24"]}},
+        {"protocol": "TCP", "destination": {"ports": [80, "http", "443:5000"]}},
+        {"destination": {"selector": "app == 'web'"}},
+        {"destination": {"ports": ["http", "dns"]}},
+        {"destination": {"notPorts": ["http"]}},
+        {"destination": {"nets": ["172.31.0.0/24", "10.65.0.0/16"]}},
+    ]
+)
+"""What rules are about that are about many of the packets here."""
+
+
 @st.composite
 def _policies(draw: st.DrawFn) -> tuple[Written, ...]:
     """Up to four of any kind; or two of which the first decides alone about what it speaks of."""
     if draw(st.booleans()):
         return tuple(draw(host_policies(f"p{number}")) for number in range(draw(st.integers(0, 4))))
-    rule, action = draw(rules()), draw(st.sampled_from(["Allow", "Deny"]))
-    rule["action"] = action
+    action = draw(st.sampled_from(["Allow", "Deny"]))
+    rule = {**draw(st.one_of(rules(), _BROAD, _BROAD)), "action": action}
     kind = draw(st.sampled_from(["doNotTrack", "preDNAT", "forward"]))
     first: dict[str, Any] = {"applyOnForward": True, "order": 5, "ingress": [rule]}
     if kind == "doNotTrack":
