@@ -56,23 +56,25 @@ class WiredHost(WiredNode):
             sock.close()
         super().close()
 
-    def hears(self, packet: Packet, link: str = "") -> bool:
-        """Whether a packet that comes by a link (that of who sends it) gets to the node itself."""
-        sender = self._wire_of(link) if link else self._of(packet.source)
+    def hears(self, packet: Packet, sender: Wire | None = None) -> bool:
+        """Whether a packet gets to the node itself; `sender`: as in `crosses`."""
+        sender = sender or self._of(packet.source)
         token = self._token()
         self.forget_connections()
         for version, protocol in self._ears:
             self._drain(version, protocol)
         end = self._ends[sender.interface]
         end.send(frame_of(packet, sender, token))
-        marker = self._token()
-        opens = Packet(packet.source, self._own_address(packet.version), UDP, 9, OPEN_IN)
-        end.send(frame_of(opens, sender, marker))
+        marker, uplink = self._token(), self._uplink
+        far = next(one for one in uplink.addresses if one.version == packet.version)
+        opens = Packet(far, self._own_address(packet.version), UDP, 9, OPEN_IN)
+        self._ends[uplink.interface].send(frame_of(opens, uplink, marker))
         heard, until = b"", time.monotonic() + PATIENCE
         while marker not in heard:  # sent and received by one processor: it is there at once
             assert time.monotonic() < until, "the way to the node is closed even to the marker"
             heard += self._drain(packet.version, UDP)
-        self._forget_answers(end)
+        for one in (end, self._ends[uplink.interface]):
+            self._forget_answers(one)
         if packet.protocol != UDP:
             heard += self._drain(packet.version, packet.protocol)
         return token in heard
@@ -116,8 +118,9 @@ class WiredHost(WiredNode):
     def _own_address(self, version: int) -> Address:
         return next(one for one in self.own if one.version == version)
 
-    def _wire_of(self, link: str) -> Wire:
-        return next(wire for wire in self.wires if wire.interface == link)
+    @property
+    def _uplink(self) -> Wire:
+        return next(wire for wire in self.wires if wire.interface == "up0")
 
     def _drain(self, version: int, protocol: int) -> bytes:
         heard = b""

@@ -63,7 +63,17 @@ class WiredNode:
 
     def reaches(self, packet: Packet, receiver: Wire | None = None) -> bool:
         """Whether a packet comes from its sender's wire out of its receiver's, or this one."""
-        sender, receiver = self._of(packet.source), receiver or self._of(packet.destination)
+        return bool(self.crosses(packet, receiver))
+
+    def crosses(
+        self, packet: Packet, receiver: Wire | None = None, sender: Wire | None = None
+    ) -> bytes:
+        """The frame as which it comes out; empty: it does not.
+
+        `sender`: another one than who has the address, or with another MAC.
+        """
+        sender = sender or self._of(packet.source)
+        receiver = receiver or self._of(packet.destination)
         token = secrets.token_bytes(12)
         self.forget_connections()
         end = self._ends[receiver.interface]
@@ -73,12 +83,16 @@ class WiredNode:
         own = self._own[packet.version]
         address = next(one for one in receiver.addresses if one.version == packet.version)
         own.sendto(marker, (str(address), self.marker_port))
-        seen = False
+        seen = b""
         while True:
             heard = end.recv(2048)
-            seen |= token in heard
+            seen = heard if token in heard else seen
             if marker in heard:
                 return seen
+
+    def ip(self, words: str) -> None:
+        """Have `ip` do this in the node's namespace."""
+        self._ip(self.namespace, words)
 
     def forget_connections(self) -> None:
         """No packet is known to belong to one before."""

@@ -117,9 +117,8 @@ def test_a_missing_file_is_the_defaults_unless_it_was_asked_for(tmp_path: Path) 
 
 def peers(**more: str) -> str:
     files = {f"peer_{name}_file": f"/{name}.pem" for name in ("ca", "cert", "key")}
-    return "\n".join(
-        f"{key}: {value}" for key, value in {"nodename": "n1", **files, **more}.items()
-    )
+    keys = {"nodename": "n1", **files, **more}
+    return "\n".join(f"{key}: {value}" for key, value in keys.items())
 
 
 @pytest.mark.parametrize(
