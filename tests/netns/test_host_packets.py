@@ -251,8 +251,19 @@ DENY_ALL = Written(
 )
 
 
-def closed_node(**more: Any) -> HostMeaning:
-    meaning = Meaning(PODS, (DENY_ALL,), NETSETS, NAMESPACES, ACCOUNTS)
+DENY_EARLY = Written(
+    "deny-early",
+    {
+        "applyOnForward": True,
+        "doNotTrack": True,
+        "ingress": [{"action": "Deny"}],
+        "egress": [{"action": "Deny"}],
+    },
+)
+
+
+def closed_node(*policies: Written, **more: Any) -> HostMeaning:
+    meaning = Meaning(PODS, (*policies, DENY_ALL), NETSETS, NAMESPACES, ACCOUNTS)
     return HostMeaning(meaning, (UP_HEP,), **more)
 
 
@@ -291,9 +302,12 @@ def test_migration_ports_between_nodes(node: WiredHost, nft: Nftables) -> None:
                 assert not node.hears(replace(asks, protocol=UDP))
 
 
-def test_answers_get_through_a_closed_node(node: WiredHost, nft: Nftables) -> None:
+@pytest.mark.parametrize("more", [(), (DENY_EARLY,)], ids=["tracked", "untracked"])
+def test_answers_get_through_a_closed_node(
+    node: WiredHost, nft: Nftables, more: tuple[Written, ...]
+) -> None:
     """What conntrack knows goes on: the answer to what came to a failsafe port, and that of DNS."""
-    node.call(lambda: nft.apply(rules_of(closed_node())))
+    node.call(lambda: nft.apply(rules_of(closed_node(*more))))
     for far, own in zip((OUTSIDE[0], OUTSIDE[2]), NODE_ADDRESSES, strict=True):
         answers(node, node.hears, node.sends, Packet(far, own, UDP, 40000, 68))
         answers(node, node.sends, node.hears, Packet(own, far, UDP, 40000, 53))
