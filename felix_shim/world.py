@@ -45,6 +45,7 @@ from libtortie.linux.port import (
     Route,
     RouteAdded,
     RouteGone,
+    RouteProto,
 )
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Key, Scope
@@ -389,6 +390,8 @@ class World:
         self.due.chores.add(STATUS)
 
     def _route(self, route: Route, *, present: bool) -> None:
+        if route.proto == RouteProto.KERNEL and not _workload(route.ifname):
+            self.due.chores.add(SURVEY)  # it comes and goes with an address of that link
         gateway = route.dst.version == 6 and route.dst.is_link_local
         if gateway and not present and _workload(route.ifname):
             self.due.chores.add(POLICY)  # the IPv6 gateway's address went with it

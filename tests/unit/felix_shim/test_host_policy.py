@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 import pytest
 
 from felix_shim.cluster import FELIX, NODES, POOLS
-from felix_shim.events import Listed, Stored, Surveyed, Unstored
+from felix_shim.events import Listed, NetworkChanged, Stored, Unstored
 from felix_shim.failsafe import INBOUND
 from felix_shim.policy import EndpointToHost
 from felix_shim.rules import Chain, Masquerade
 from libtortie.datastore.port import Record
+from libtortie.linux.port import LinkChanged, Route, RouteAdded, RouteProto
 from libtortie.model.keys import Kind, Resources
 from tests.fakes.agent_world import NODE, Bench, resource_record
 from tests.fakes.host_meaning import DEFAULT_IN
@@ -105,12 +106,17 @@ def test_a_host_endpoint_is_found_by_an_address_of_its_link() -> None:
     bench = begun()
     bench.tell(host({"expectedIPs": ["172.31.0.11"]}))
     assert enters(bench, 80)
-    kernel = bench.kernel
-    addresses = {"eth1": frozenset({OWN, ip_address("fd00::1")}), "eth0": frozenset({FAR})}
-    routes = kernel.routes(version=4)
-    bench.tell(Surveyed(bench.clock.now, kernel.links(), routes, addresses))
+    links = [bench.kernel.add_link(name) for name in ("eth0", "eth1")]
+    bench.kernel.ensure_address("eth1", ip_interface("172.31.0.11/24"))
+    bench.kernel.ensure_address("lo", ip_interface("172.31.0.11/32"))
+    bench.tell(*(NetworkChanged(LinkChanged(link)) for link in links))
     assert not enters(bench, 80, link="eth1")
     assert enters(bench, 80)
+    bench.kernel.ensure_address("eth0", ip_interface("172.31.0.11/25"))
+    net = Route(ip_network("172.31.0.0/25"), 0, ifname="eth0", proto=RouteProto.KERNEL)
+    bench.tell(NetworkChanged(RouteAdded(net)))
+    assert not enters(bench, 80)
+    assert enters(bench, 80, link="lo")
 
 
 def test_the_lowest_name_of_two_for_one_link_and_the_named_before_all() -> None:
