@@ -219,6 +219,9 @@ def about_service(action: str, **more: Any) -> dict[str, Any]:
         {"ingress": [about_service("Deny")]},
         {"ingress": [{"action": "Deny", "destination": {"nets": ["10.65.0.2/32"]}}]},
         {"ingress": [about_service("Pass")]},
+        {"ingress": [{"action": "Allow", "destination": {"ports": ["service"]}}]},
+        {"ingress": [{"action": "Allow", "destination": {"notPorts": ["service"]}}]},
+        {"ingress": [{"action": "Allow", "protocol": "UDP", "destination": {"notPorts": [80]}}]},
     ],
     ids=str,
 )
@@ -233,7 +236,8 @@ def test_before_the_destination_is_translated(
     if early is not None:
         policies.append(Written("early", {"applyOnForward": True, "preDNAT": True, **early}))
     meaning = Meaning(PODS, tuple(policies), NETSETS, NAMESPACES, ACCOUNTS)
-    world = marked(HostMeaning(meaning, (UP_HEP,), (), ()))
+    hep = replace(UP_HEP, ports=(("service", TCP, SERVICE),))
+    world = marked(HostMeaning(meaning, (hep,), (), ()))
     node.call(lambda: nft.apply(rules_of(world)))
     for source, own, pod in (
         (OUTSIDE[0], NODE_ADDRESSES[0], POD.addresses[0]),

@@ -152,3 +152,10 @@ def test_what_is_no_range_of_the_proxys_ports(ports: str) -> None:
 def test_the_proxys_ports_are_not_ignored_without_the_switch() -> None:
     with pytest.raises(InvalidInput, match="needs open_migration_ports"):
         parse_config("migration_proxy_ports: 49200-49299", "f")
+
+
+def test_an_empty_list_of_failsafe_ports_is_stored_as_one() -> None:
+    wire = {"bpfLogLevel": "", "failsafeInboundHostPorts": []}
+    assert spec(**wire).to_wire() == wire
+    ports = [{"protocol": "TCP", "port": 22, "net": "10.0.0.0/8"}]
+    assert spec(failsafeOutboundHostPorts=ports).to_wire()["failsafeOutboundHostPorts"] == ports
