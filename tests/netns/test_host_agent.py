@@ -60,6 +60,10 @@ class Place:
         """Whether one of the node to there does."""
         return self._connects(self.node.name, HERE, destination, port, patience)
 
+    def reaches_itself(self, address: str, port: int) -> bool:
+        """Whether a connection of the node to itself comes about."""
+        return self._connects(self.node.name, address, address, port, DEADLINE)
+
     def _connects(
         self, space: str, source: str, destination: str, port: int, patience: float
     ) -> bool:
@@ -139,6 +143,8 @@ def test_a_node_that_denies_everything(place: Place) -> None:
         assert not place.enters(port, NEIGHBOUR, CLOSED_SECONDS), port
         assert not place.leaves(port, NEIGHBOUR, CLOSED_SECONDS), port
     assert not place.leaves(22, STRANGER, CLOSED_SECONDS)
+    assert place.reaches_itself("127.0.0.1", 80)
+    assert place.reaches_itself(HERE, 80)
 
 
 def test_failsafe_ports_follow_what_is_stored_and_outlive_the_agent(place: Place) -> None:
