@@ -360,6 +360,7 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
         uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
         policy_kinds=frozenset(policy_kinds(parts.config)) if parts.kube else frozenset(),
+        between_nodes=parts.config.ports_between_nodes,
     )
     clocks = Clocks(time.monotonic, time.time_ns)
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))

@@ -23,9 +23,11 @@ from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
 from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
+from felix_shim.surroundings import Surroundings
 from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
 from libtortie.errors import KernelError
 from libtortie.model.keys import Key
+from libtortie.model.policy import PortRange
 
 T = TypeVar("T")
 
@@ -41,7 +43,8 @@ class Identity:
 
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
     BIRD to ask, so another daemon's host route in the kernel counts as a raise. `policy_kinds`
-    are the API's objects that policy is made of, beside what is stored.
+    are the API's objects that policy is made of, beside what is stored. `between_nodes` are TCP
+    ports that no policy closes between the cluster's nodes.
     """
 
     node: str
@@ -50,6 +53,7 @@ class Identity:
     uplinks: tuple[str, ...] = ()
     kernel_raises: bool = False
     policy_kinds: frozenset[type[PolicyObject]] = frozenset()
+    between_nodes: tuple[PortRange, ...] = ()
 
 
 @dataclass(slots=True)
@@ -123,8 +127,9 @@ class Chores:
             if not local.in_force and local.endpoint.interface in self.world.links_up
         ]
         endpoints = tuple((local.key, local.endpoint) for local in locals_)
+        around = self.world.surroundings(self.identity.between_nodes)
         interfaces = frozenset(local.endpoint.interface for local in waiting)
-        job = partial(self._program, endpoints, interfaces)
+        job = partial(self._program, endpoints, interfaces, around)
         generation = self._submit(POLICY, job)
         self._policy_jobs[generation] = tuple((local.id, local.wire) for local in waiting)
         self._job_serials[generation] = self.world.policy_serial
@@ -226,25 +231,31 @@ class Chores:
     # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------
 
     def _program(
-        self, endpoints: tuple[tuple[Key, Endpoint], ...], interfaces: frozenset[str]
+        self,
+        endpoints: tuple[tuple[Key, Endpoint], ...],
+        interfaces: frozenset[str],
+        around: Surroundings,
     ) -> frozenset[str]:
         if self.out.welcome is not None:
             self.out.welcome(tuple(endpoint for _, endpoint in endpoints))
         try:
-            return self._apply(endpoints, interfaces)
+            return self._apply(endpoints, interfaces, around)
         finally:
             self._tell_closed()
 
     def _apply(
-        self, endpoints: tuple[tuple[Key, Endpoint], ...], interfaces: frozenset[str]
+        self,
+        endpoints: tuple[tuple[Key, Endpoint], ...],
+        interfaces: frozenset[str],
+        around: Surroundings,
     ) -> frozenset[str]:
         desk, check = self.world.desk, self.out.check_rules
         try:
-            return self.out.apply_policy(desk.rules(endpoints), interfaces)
+            return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
         except KernelError:
             if check is None or not desk.blame(check):
                 raise
-        return self.out.apply_policy(desk.rules(endpoints), interfaces)
+        return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
 
     def _tell_closed(self) -> None:
         for endpoint, text in self.world.desk.closings():

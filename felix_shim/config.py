@@ -14,10 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from felix_shim.addresses import AUTODETECT, parse_method
 from felix_shim.environment import NODENAME, settings_in
+from felix_shim.failsafe import MIGRATION_PORTS
 from felix_shim.peer_credentials import Files
 from felix_shim.peers import DEFAULT_PORT
+from felix_shim.policy_compile import merged
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
+from libtortie.model.policy import PortRange
 from libtortie.rotating import Limits
 
 NONE = "none"
@@ -81,6 +84,15 @@ class DefaultPools(_Strict):
         return self
 
 
+def _port_range(text: str) -> PortRange:
+    """`49200-49299`, as the migration proxy's `port_range`. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 0 < first <= last < 1 << 16:
+        raise ValueError(f"migration_proxy_ports {text!r}: two ports such as 49200-49299")
+    return PortRange(first, last)
+
+
 def _bird(value: object) -> object:
     """YAML reads a bare `off` as false; `mode: off` must mean what it says."""
     if isinstance(value, dict) and value.get("mode") is False:
@@ -127,6 +139,8 @@ class NodeConfig(Access):
     peer_cert_file: str = ""
     peer_key_file: str = ""
     peer_port: int = Field(default=DEFAULT_PORT, ge=1, le=65535)
+    open_migration_ports: bool = False
+    migration_proxy_ports: str = ""
     bird: Annotated[BirdConfig, BeforeValidator(_bird)] = BirdConfig()
     uplinks: tuple[str, ...] = Field(default=())
 
@@ -140,6 +154,10 @@ class NodeConfig(Access):
         if self.datastore_type == "kubernetes":
             self._check_kubernetes()
         self._check_credentials()
+        if self.migration_proxy_ports:
+            _port_range(self.migration_proxy_ports)
+            if not self.open_migration_ports:
+                raise ValueError("migration_proxy_ports needs open_migration_ports: true")
         return self
 
     def _check_kubernetes(self) -> None:
@@ -178,6 +196,16 @@ class NodeConfig(Access):
         if not self.peer_cert_file:
             return None
         return Files(Path(self.peer_ca_file), Path(self.peer_cert_file), Path(self.peer_key_file))
+
+    @property
+    def ports_between_nodes(self) -> tuple[PortRange, ...]:
+        """TCP ports that no host policy closes between the cluster's nodes."""
+        found = [PortRange(self.peer_port, self.peer_port)] if self.peer_files else []
+        if self.open_migration_ports:
+            found.append(MIGRATION_PORTS)
+        if self.migration_proxy_ports:
+            found.append(_port_range(self.migration_proxy_ports))
+        return tuple(merged(sorted(found)))
 
     @property
     def has_api(self) -> bool:

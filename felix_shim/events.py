@@ -110,11 +110,15 @@ class NetworkChanged:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """All links and all host routes that matter, read between `began` (monotonic) and now."""
+    """All links and all host routes that matter, read between `began` (monotonic) and now.
+
+    `addresses` are those of links that are no workload's.
+    """
 
     began: float
     links: tuple[Link, ...]
     routes: tuple[Route, ...]
+    addresses: Mapping[str, frozenset[IPAddress]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
+from felix_shim.host_rules import HOST_CHAINS
 from felix_shim.model import Endpoint
+from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy_book import PolicyRules, Ways
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
@@ -63,16 +66,23 @@ class EndpointPolicy:
     egress: str = Direction.EGRESS.allowed
 
 
+NODE_CHAINS: Mapping[str, Chain] = MappingProxyType(
+    {NAT_CHAIN: (), **dict.fromkeys(HOST_CHAINS.values(), ())}
+)
+"""The chains that base chains ask, whatever is or is not in them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySet:
     """All rules of this node: at most one endpoint per interface, sorted by it.
 
-    `chains` and `sets` are what the endpoints' policies come to (`policy_book.py`).
+    `chains` and `sets` are what the endpoints' policies come to (`policy_book.py`), and the node's
+    own (`surroundings.py`); `NODE_CHAINS` are always among them.
     """
 
     endpoints: tuple[EndpointPolicy, ...] = ()
     endpoint_to_host: EndpointToHost = EndpointToHost.DROP
-    chains: Mapping[str, Chain] = field(default_factory=dict)
+    chains: Mapping[str, Chain] = field(default_factory=lambda: NODE_CHAINS)
     sets: Mapping[SetKey, Elements] = field(default_factory=dict)
 
     def by_interface(self) -> dict[str, EndpointPolicy]:
@@ -119,4 +129,5 @@ def policy_set(
     chosen: dict[str, EndpointPolicy] = {}
     for endpoint in sorted(endpoints, key=lambda one: (one.interface, one.mac, str(one.addresses))):
         chosen[endpoint.interface] = endpoint
-    return PolicySet(tuple(chosen.values()), endpoint_to_host, rules.chains, rules.sets)
+    chains = {**NODE_CHAINS, **rules.chains}
+    return PolicySet(tuple(chosen.values()), endpoint_to_host, chains, rules.sets)

@@ -14,12 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from felix_shim.host_order import FORWARDED, HostStage
+from felix_shim.host_rules import HostPlan
 from felix_shim.label_index import LabelIndex, Labelled
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_order import (
     CLOSED,
     Course,
     Direction,
+    Stage,
     chain_name,
     course,
     course_chains,
@@ -38,6 +41,7 @@ from libtortie.model.policy import (
     ANY,
     DEFAULT_ALLOW,
     NAMESPACE_PROFILE,
+    HostEnd,
     Item,
     Policy,
     PolicyId,
@@ -72,6 +76,10 @@ class PolicyRules:
     sets: Mapping[SetKey, Elements] = field(default_factory=lambda: MappingProxyType({}))
     ways: Mapping[Key, Ways] = field(default_factory=lambda: MappingProxyType({}))
     closed: tuple[Closed, ...] = ()
+    hosts: tuple[HostPlan, ...] = ()
+
+
+_STAGES: tuple[Stage, ...] = (*Direction, *HostStage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +98,14 @@ class PolicyBook:
     sets: PolicySets[Key] = field(default_factory=PolicySets)
     _subjects: LabelIndex[Key] = field(default_factory=LabelIndex)
     _locals: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+    _hosts: dict[Key, HostEnd] = field(default_factory=dict)
     _policies: dict[PolicyId, Policy] = field(default_factory=dict)
     _selecting: defaultdict[str, set[PolicyId]] = field(default_factory=lambda: defaultdict(set))
     _refused: dict[PolicyId, str] = field(default_factory=dict)
     _tiers: dict[str, TierRank] = field(default_factory=dict)
     _profiles: dict[str, Profile] = field(default_factory=dict)
     _unreadable: UnreadableSets = field(init=False)
-    _own: dict[tuple[PolicyId, Direction], Chain] = field(default_factory=dict)
+    _own: dict[tuple[PolicyId, Stage], Chain] = field(default_factory=dict)
     _plans: dict[tuple[frozenset[str], tuple[str, ...]], _Plan] = field(default_factory=dict)
     _outdated_plans: bool = False
     _stale: bool = True
@@ -185,9 +194,17 @@ class PolicyBook:
             self._stale = True
         self._subjects.put(key, Labelled(dict(item.labels), item.profiles))
 
+    def put_host(self, key: Key, end: HostEnd, item: Item) -> None:
+        """A host endpoint of this node."""
+        if self._hosts.get(key) != end:
+            self._hosts[key] = end
+            self._stale = True
+        self._subjects.put(key, Labelled(dict(item.labels), item.profiles))
+
     def remove_local(self, key: Key) -> None:
         """It is no more, or no longer this node's."""
-        if self._locals.pop(key, None) is not None:
+        known = self._locals.pop(key, None) is not None
+        if self._hosts.pop(key, None) is not None or known:
             self._subjects.remove(key)
             self._stale = True
 
@@ -202,12 +219,13 @@ class PolicyBook:
             self._stale = self._outdated_plans = False
         elements = self.sets.elements()
         before = self._rules
-        self._rules = PolicyRules(before.chains, elements, before.ways, before.closed)
+        self._rules = replace(before, sets=elements)
         return self._rules
 
     def own_chains(self) -> dict[PolicyId, dict[str, Chain]]:
         """Each policy and profile of a local endpoint by itself: chains that go nowhere else."""
-        texts = frozenset().union(*(self._subjects.selecting(key) for key in self._locals))
+        keys = (*self._locals, *self._hosts)
+        texts = frozenset().union(*(self._subjects.selecting(key) for key in keys))
         found: dict[PolicyId, dict[str, Chain]] = {}
         for owner in sorted(one for text in texts for one in self._selecting[text]):
             policy = self._policies[owner]
@@ -215,7 +233,8 @@ class PolicyBook:
                 chain_name(way, owner): own_chain(way, rules_of(policy, way) or ())
                 for way in Direction
             }
-        for name in sorted({name for profiles in self._locals.values() for name in profiles}):
+        mine = (*self._locals.values(), *(end.profiles for end in self._hosts.values()))
+        for name in sorted({name for profiles in mine for name in profiles}):
             owner = profile_id(name)
             found[owner] = {
                 chain_name(way, owner): own_chain(way, self._profile_rules(name, way))
@@ -231,7 +250,7 @@ class PolicyBook:
         self._outdated_plans |= bool(self._unreadable)
 
     def _outdated(self, owner: PolicyId) -> None:
-        for direction in Direction:
+        for direction in _STAGES:
             self._own.pop((owner, direction), None)
         self._outdated_plans = True
 
@@ -239,17 +258,18 @@ class PolicyBook:
         """Courses of all local endpoints, and the chains of these courses."""
         plans = {key: self._plan(key, profiles) for key, profiles in self._locals.items()}
         ways = {key: plan.ways for key, plan in plans.items()}
-        closed = tuple(
+        closed = [
             Closed(key, policy, problem)
             for key, plan in plans.items()
             for policy, problem in plan.problems
-        )
+        ]
         chains: dict[str, Chain] = {CLOSED: (DROP,)}
         for plan in {id(plan): plan for plan in plans.values()}.values():
             chains |= plan.chains
+        hosts = tuple(self._host(key, end, chains, closed) for key, end in self._hosts.items())
         if chains != self._rules.chains:
             self.sets.use(frozenset().union(*(sets_of(chain) for chain in chains.values())))
-        self._rules = PolicyRules(chains, {}, ways, closed)
+        self._rules = PolicyRules(chains, {}, ways, tuple(closed), hosts)
 
     def _plan(self, key: Key, profiles: tuple[str, ...]) -> _Plan:
         selecting = self._subjects.selecting(key)
@@ -269,6 +289,28 @@ class PolicyBook:
             chains |= self._chains(wanted)
         ingress, egress = courses
         return _Plan(Ways(ingress.chain, egress.chain), chains)
+
+    def _host(
+        self, key: Key, end: HostEnd, chains: dict[str, Chain], closed: list[Closed]
+    ) -> HostPlan:
+        """A host endpoint's plan; adds to chains and to who is closed."""
+        selecting = self._subjects.selecting(key)
+        found = sorted(one for text in selecting for one in self._selecting[text])
+        policies = [self._policies[one] for one in found]
+        problems = list(self._problems(policies, end.profiles))
+        if end.problem:
+            problems.append((PolicyId(end.name, "", "HostEndpoint"), end.problem))
+        closed += [Closed(key, policy, problem) for policy, problem in problems]
+        wrong = {policy for policy, _ in problems}
+        forward = any(one.forwarded for one in policies if one.id in wrong)
+        courses: dict[HostStage, str] = {}
+        for stage in HostStage if not wrong else () if forward else FORWARDED:
+            profiles = end.profiles if stage.has_profiles else ()
+            wanted = course(stage, policies, profiles, self._tiers)
+            if wanted.stretches or stage.has_profiles:
+                courses[stage] = wanted.chain
+                chains |= self._chains(wanted)
+        return HostPlan(end, MappingProxyType(courses), bool(wrong), forward)
 
     def _problems(
         self, policies: list[Policy], profiles: tuple[str, ...]
@@ -302,17 +344,17 @@ class PolicyBook:
             chains[chain_name(direction, owner)] = self._chain(owner, direction, rules)
         return chains
 
-    def _chain(self, owner: PolicyId, direction: Direction, rules: tuple[PolicyRule, ...]) -> Chain:
+    def _chain(self, owner: PolicyId, direction: Stage, rules: tuple[PolicyRule, ...]) -> Chain:
         found = self._own.get((owner, direction))
         if found is None:
             found = self._own[owner, direction] = own_chain(direction, rules)
         return found
 
-    def _profile_rules(self, name: str, direction: Direction) -> tuple[PolicyRule, ...]:
+    def _profile_rules(self, name: str, direction: Stage) -> tuple[PolicyRule, ...]:
         """A namespace's profile allows all, stored or not, as Calico's controllers make it."""
         profile = self._profiles.get(name)
         if profile is not None:
-            return profile.ingress if direction is Direction.INGRESS else profile.egress
+            return profile.ingress if direction.ingress else profile.egress
         return ANY if name == DEFAULT_ALLOW or name.startswith(NAMESPACE_PROFILE) else ()
 
 

@@ -13,11 +13,13 @@ from itertools import product
 
 from felix_shim.rules import (
     Chain,
+    Goto,
     InNets,
     InSet,
     IsIcmp,
     IsProtocol,
     IsVersion,
+    Jump,
     Log,
     Match,
     OnPort,
@@ -79,7 +81,7 @@ def sets_of(chain: Chain) -> frozenset[SetKey]:
 def chains_of(chain: Chain) -> frozenset[str]:
     """The chains that a chain's rules lead to."""
     verdicts = (rule.verdict for rule in chain)
-    return frozenset(one.chain for one in verdicts if not isinstance(one, Plain | Log))
+    return frozenset(one.chain for one in verdicts if isinstance(one, Jump | Goto))
 
 
 def _ways(rule: PolicyRule) -> Iterator[tuple[Match, ...]]:
@@ -173,10 +175,10 @@ def _split(
 ) -> tuple[tuple[PortRange, ...], tuple[str, ...]]:
     numbers = sorted(port for port in ports if isinstance(port, PortRange))
     names = sorted({port for port in ports if isinstance(port, str)})
-    return tuple(_merged(numbers)), tuple(names)
+    return tuple(merged(numbers)), tuple(names)
 
 
-def _merged(ranges: Iterable[PortRange]) -> Iterator[PortRange]:
+def merged(ranges: Iterable[PortRange]) -> Iterator[PortRange]:
     """Sorted ranges, those that overlap or touch made one: a set in the kernel has no overlaps."""
     current: PortRange | None = None
     for one in ranges:

@@ -24,6 +24,7 @@ from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from felix_shim.surroundings import NOTHING_AROUND, Surroundings, with_node
 from felix_shim.unreadable_sets import Unreadable
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
@@ -43,6 +44,7 @@ from libtortie.model.policy_spec import protocol_number
 from libtortie.model.policy_wire import (
     labelled_item,
     own_labels,
+    read_host_end,
     read_host_endpoint,
     read_network_set,
     read_policy,
@@ -80,8 +82,10 @@ class PolicyDesk:
         """Something was heard."""
         self._changes.append(change)
 
-    def rules(self, endpoints: Iterable[tuple[Key, Endpoint]]) -> PolicySet:
-        """The rules of these endpoints, made of all that was heard."""
+    def rules(
+        self, endpoints: Iterable[tuple[Key, Endpoint]], around: Surroundings = NOTHING_AROUND
+    ) -> PolicySet:
+        """The rules of these endpoints, and of the node itself, made of all that was heard."""
         while self._changes:
             self._take(self._changes.popleft())
         found = self.book.rules()
@@ -89,7 +93,11 @@ class PolicyDesk:
         self._tell(found, dict(endpoints))
         closed = Ways()
         compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
-        return policy_set(compiled, rules=found)
+        return policy_set(
+            compiled,
+            endpoint_to_host=around.settings.endpoint_to_host,
+            rules=with_node(found, around),
+        )
 
     def closings(self) -> list[tuple[Endpoint, str]]:
         """Endpoints that have been closed since this was last asked, and by what."""
@@ -157,9 +165,10 @@ class PolicyDesk:
                     self.book.put_policy(policy)
             case Kind.PROFILE:
                 self._of_kube.put_copy(read_profile(resource))
-            case Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET | Kind.HOST_ENDPOINT:
-                read = read_host_endpoint if kind is Kind.HOST_ENDPOINT else read_network_set
-                self._item(key, resource, read)
+            case Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET:
+                self._item(key, resource, read_network_set)
+            case Kind.HOST_ENDPOINT:
+                self._host(key, resource)
 
     def _item(self, key: Key, resource: Resource, read: Callable[[Resource], Item]) -> Item:
         """What selectors see of it; whoever might use one that cannot be read is closed."""
@@ -187,6 +196,15 @@ class PolicyDesk:
             case ResourceKey(Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET as kind, name, space):
                 problem = f"{PolicyId(name, space, kind.value)}: {UNREADABLE}"
                 self.book.put_unreadable(key, Unreadable(problem))
+
+    def _host(self, key: Key, resource: Resource) -> None:
+        """A host endpoint of any node; one of this node is policed, readable or not."""
+        item = self._item(key, resource, read_host_endpoint)
+        end = read_host_end(resource)
+        if end.node == self.node:
+            self.book.put_host(key, end, item)
+        else:
+            self.book.remove_local(key)
 
     def _remove(self, key: Key) -> None:
         match key:

@@ -13,9 +13,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from felix_shim.policy_compile import Verdicts, compile_rules
-from felix_shim.rules import DROP, Chain, Goto, Jump, Rule, digest
+from felix_shim.rules import DROP, Chain, Goto, Jump, Rule, Verdict, digest
 from libtortie.model.policy import (
     ADMIN_TIER,
     BASELINE_TIER,
@@ -53,8 +54,45 @@ BUILT_IN_TIERS = {
 }
 
 
+class Stage(Protocol):
+    """A place at which packets are judged, and what its verdicts are there."""
+
+    @property
+    def value(self) -> str:
+        """What tells its chains' names from those of other stages."""
+        ...
+
+    @property
+    def ingress(self) -> bool:
+        """Whether the policies' ingress rules are asked; else their egress rules."""
+        ...
+
+    @property
+    def allow(self) -> Verdict:
+        """What becomes of a packet that is allowed."""
+        ...
+
+    @property
+    def end(self) -> Chain:
+        """What becomes of a packet about which nobody has said anything, of any tier."""
+        ...
+
+    @property
+    def tiers_deny(self) -> bool:
+        """Whether a tier has the last word about a packet that none of its policies decides."""
+        ...
+
+    def takes(self, policy: Policy) -> bool:
+        """Whether a policy is asked here."""
+        ...
+
+    def fitted(self, chain: Chain) -> Chain:
+        """Rules as they have to be looked at here."""
+        ...
+
+
 class Direction(StrEnum):
-    """As an endpoint sees it: `i`ngress is what it gets, `e`gress what it sends."""
+    """As a workload sees it: `i`ngress is what it gets, `e`gress what it sends."""
 
     INGRESS = "i"
     EGRESS = "e"
@@ -62,7 +100,35 @@ class Direction(StrEnum):
     @property
     def allowed(self) -> str:
         """The chain where packets go on that are allowed in this direction."""
-        return "allowed-to" if self is Direction.INGRESS else "allowed-from"
+        return "allowed-to" if self.ingress else "allowed-from"
+
+    @property
+    def ingress(self) -> bool:
+        """See `Stage`."""
+        return self is Direction.INGRESS
+
+    @property
+    def allow(self) -> Verdict:
+        """See `Stage`."""
+        return Goto(self.allowed)
+
+    @property
+    def end(self) -> Chain:
+        """See `Stage`."""
+        return (DROP,)
+
+    @property
+    def tiers_deny(self) -> bool:
+        """See `Stage`."""
+        return True
+
+    def takes(self, policy: Policy) -> bool:
+        """See `Stage`."""
+        return not (policy.untracked or policy.pre_dnat)
+
+    def fitted(self, chain: Chain) -> Chain:
+        """See `Stage`."""
+        return chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +144,14 @@ class Stretch:
 class Course:
     """See the module."""
 
-    direction: Direction
+    direction: Stage
     stretches: tuple[Stretch, ...] = ()
     profiles: tuple[str, ...] = ()
 
     @property
     def chain(self) -> str:
         """The name of its first chain: the same for the same course on every run."""
-        return f"c{self.direction}-{digest(repr((self.stretches, self.profiles)))}"
+        return f"c{self.direction.value}-{digest(repr((self.stretches, self.profiles)))}"
 
     @property
     def rest(self) -> Course:
@@ -93,9 +159,9 @@ class Course:
         return Course(self.direction, self.stretches[1:], self.profiles)
 
 
-def rules_of(policy: Policy, direction: Direction) -> tuple[PolicyRule, ...] | None:
+def rules_of(policy: Policy, direction: Stage) -> tuple[PolicyRule, ...] | None:
     """What a policy says about a direction; None: nothing."""
-    return policy.ingress if direction is Direction.INGRESS else policy.egress
+    return policy.ingress if direction.ingress else policy.egress
 
 
 def tier_of(name: str, tiers: Mapping[str, TierRank]) -> TierRank:
@@ -104,7 +170,7 @@ def tier_of(name: str, tiers: Mapping[str, TierRank]) -> TierRank:
 
 
 def course(
-    direction: Direction,
+    direction: Stage,
     policies: Iterable[Policy],
     profiles: tuple[str, ...],
     tiers: Mapping[str, TierRank],
@@ -112,7 +178,7 @@ def course(
     """What an endpoint goes through that all of these policies select."""
     by_tier: dict[str, list[Policy]] = {}
     for policy in policies:
-        if not (policy.untracked or policy.pre_dnat) and rules_of(policy, direction) is not None:
+        if direction.takes(policy) and rules_of(policy, direction) is not None:
             by_tier.setdefault(policy.tier, []).append(policy)
     ranks = sorted((tier_of(name, tiers) for name in by_tier), key=_tier_rank)
     stretches = tuple(
@@ -134,13 +200,13 @@ def _policy_rank(policy: Policy) -> tuple[bool, float, PolicyId]:
     return policy.order is None, policy.order or 0.0, policy.id
 
 
-def chain_name(direction: Direction, owner: PolicyId) -> str:
+def chain_name(direction: Stage, owner: PolicyId) -> str:
     """The name of a policy's or profile's own chain; speakable wherever it can be."""
     kind = _SHORT_KIND.get(owner.kind, "")
     words = "/".join(part for part in (kind, owner.namespace, owner.name) if part)
     if not kind or len(words) > NAME_MAX or not _SPEAKABLE.fullmatch(words):
         words = digest(repr((owner.kind, owner.namespace, owner.name)))
-    return f"p{direction}-{words}"
+    return f"p{direction.value}-{words}"
 
 
 def passes_on(rules: Iterable[PolicyRule]) -> bool:
@@ -148,9 +214,9 @@ def passes_on(rules: Iterable[PolicyRule]) -> bool:
     return any(rule.action is Action.PASS for rule in rules)
 
 
-def own_chain(direction: Direction, rules: Iterable[PolicyRule]) -> Chain:
+def own_chain(direction: Stage, rules: Iterable[PolicyRule]) -> Chain:
     """The rules of a policy that passes nothing (what one passes is dropped), or of a profile."""
-    return compile_rules(rules, Verdicts(Goto(direction.allowed)))
+    return direction.fitted(compile_rules(rules, Verdicts(direction.allow)))
 
 
 def course_chains(
@@ -159,8 +225,8 @@ def course_chains(
 ) -> dict[str, Chain]:
     """The chains of a course by name; `rules` are a policy's in its direction.
 
-    They end in a verdict, and lead to no chains but each other, those of the policies and
-    profiles, and the direction's `allowed`.
+    They end as the stage does, and lead to no chains but each other, those of the policies and
+    profiles, and where the stage's allowed packets go.
     """
     direction, rest = wanted.direction, wanted
     chains: dict[str, Chain] = {}
@@ -171,13 +237,13 @@ def course_chains(
         for policy in stretch.policies:
             said = rules(policy)
             if passes_on(said):
-                lines += compile_rules(said, Verdicts(Goto(direction.allowed), onwards))
+                lines += direction.fitted(compile_rules(said, Verdicts(direction.allow, onwards)))
             else:
                 lines.append(Rule((), Jump(chain_name(direction, policy))))
-        lines.append(Rule((), onwards) if stretch.passes else DROP)
+        lines.append(DROP if direction.tiers_deny and not stretch.passes else Rule((), onwards))
         chains[here] = tuple(lines)
     last = [Rule((), Jump(chain_name(direction, profile_id(one)))) for one in rest.profiles]
-    chains[rest.chain] = (*last, DROP)
+    chains[rest.chain] = (*last, *direction.end)
     return chains
 
 

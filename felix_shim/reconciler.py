@@ -181,7 +181,7 @@ class Reconciler:
             case NetworkChanged():
                 world.network(event.event)
             case Surveyed():
-                world.survey(event.links, event.routes, event.began)
+                world.survey(event)
             case RaisesSeen():
                 world.raises_seen(event)
             case Done():

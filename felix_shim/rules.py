@@ -20,17 +20,28 @@ from libtortie.model.policy import PortRange
 
 
 class Side(StrEnum):
-    """An end of a packet, as nft abbreviates it."""
+    """An end of a packet, as nft abbreviates it.
+
+    `ORIGINAL` is the destination that the connection's first packet came with, before any DNAT, as
+    conntrack remembers it; a packet of no connection has none, and matches nothing about it. Where
+    ports are looked at behind it, a match of one protocol that has ports stands before.
+    """
 
     SOURCE = "s"
     DESTINATION = "d"
+    ORIGINAL = "o"
 
 
 class SetKind(StrEnum):
-    """What a set's elements are: addresses and networks, or (address, protocol, port)."""
+    """What a set's elements are: addresses and networks, or (address, protocol, port).
+
+    `NODES` (addresses) and `POOLS` (networks) are of no selector: the nodes' own, and IP pools'.
+    """
 
     ADDRESSES = "s"
     PORTS = "np"
+    NODES = "nodes"
+    POOLS = "pools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +127,44 @@ class IsIcmp:
     negated: bool = False
 
 
-Match = IsVersion | IsProtocol | InNets | InSet | OnPort | IsIcmp
+class Way(StrEnum):
+    """Which of a packet's links, as nft abbreviates it."""
+
+    IN = "i"
+    OUT = "o"
+
+
+@dataclass(frozen=True, slots=True)
+class OnLink:
+    """The link that a packet came in by, or goes out by; a `*` at the name's end is any rest."""
+
+    way: Way
+    name: str
+
+
+class ConnState(StrEnum):
+    """What conntrack says of a packet. `KNOWN` is of a connection that was let through."""
+
+    KNOWN = "established,related"
+    UNTRACKED = "untracked"
+
+
+@dataclass(frozen=True, slots=True)
+class InState:
+    """Conntrack says this of the packet."""
+
+    state: ConnState
+
+
+Match = IsVersion | IsProtocol | InNets | InSet | OnPort | IsIcmp | OnLink | InState
 
 
 class Plain(StrEnum):
-    """Verdicts without an argument."""
+    """Verdicts without an argument. `NOTRACK` keeps a packet from conntrack, and goes on."""
 
     ACCEPT = "accept"
     DROP = "drop"
+    NOTRACK = "notrack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +188,18 @@ class Log:
     prefix: str
 
 
-Verdict = Plain | Jump | Goto | Log
+@dataclass(frozen=True, slots=True)
+class Masquerade:
+    """Give a connection's packets the source address of the link they leave by, or this one.
+
+    `ports` are what its source port becomes one of; only behind a match of a protocol with ports.
+    """
+
+    address: str = ""
+    ports: PortRange | None = None
+
+
+Verdict = Plain | Jump | Goto | Log | Masquerade
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +213,4 @@ class Rule:
 Chain = tuple[Rule, ...]
 
 DROP = Rule((), Plain.DROP)
+ACCEPT = Rule((), Plain.ACCEPT)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from felix_shim.gate import GateSettings, OnTimeout
+from felix_shim.host_settings import HostSettings, stronger
 from felix_shim.routes import PRIORITY_MAX, Priorities
 from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.resources import FelixConfigurationSpec
@@ -26,18 +27,23 @@ class Settings:
     ipv6: Priorities = field(default_factory=Priorities)
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
     gate: GateSettings = field(default_factory=GateSettings)
+    host: HostSettings = field(default_factory=HostSettings)
     problems: tuple[str, ...] = field(default=())
 
 
-def effective(specs: Iterable[tuple[str, FelixConfigurationSpec]]) -> Settings:
-    """The settings of (name, spec) pairs, weakest first."""
+def effective(
+    specs: Iterable[tuple[str, FelixConfigurationSpec]], known: Settings | None = None
+) -> Settings:
+    """The settings of (name, spec) pairs, weakest first; `known` are those that held before."""
     settings = Settings()
     for name, spec in specs:
-        settings = _apply(settings, name, spec)
+        settings = _apply(settings, name, spec, known.host if known else None)
     return settings
 
 
-def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Settings:
+def _apply(
+    settings: Settings, name: str, spec: FelixConfigurationSpec, known: HostSettings | None
+) -> Settings:
     problems = list(settings.problems)
     seconds = settings.convergence_seconds
     if spec.live_migration_route_convergence_time:
@@ -72,6 +78,7 @@ def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Setti
         ipv6=ipv6,
         convergence_seconds=seconds,
         gate=gate,
+        host=stronger(settings.host, spec, known, lambda text: problems.append(f"{name}: {text}")),
         problems=tuple(problems),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,13 +35,14 @@ from felix_shim.jsonlog import Log
 from felix_shim.outlets import BIRD
 from felix_shim.routes import is_ours
 from libtortie.datastore.port import Datastore, Listing, Put, Watch
-from libtortie.errors import Compacted, TortieError, Unavailable, first_line
+from libtortie.errors import Compacted, NotFound, TortieError, Unavailable, first_line
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
-from libtortie.linux.port import Kernel, NetworkEvent
+from libtortie.linux.port import Kernel, Link, NetworkEvent
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Key, Resources, Scope
+from libtortie.model.names import INTERFACE_PREFIX
 
 T = TypeVar("T", bound=KubeObject)
 Post = Callable[[Event], None]
@@ -223,8 +225,17 @@ class KernelSource:
         links = self.kernel.links()
         routes = self.kernel.routes(version=4) + self.kernel.routes(version=6)
         ours = tuple(route for route in routes if is_ours(route) or is_learned(route))
-        self.post(Surveyed(began, links, ours))
+        self.post(Surveyed(began, links, ours, self._addresses(links)))
         return frozenset()
+
+    def _addresses(self, links: tuple[Link, ...]) -> dict[str, frozenset[IPAddress]]:
+        found = {}
+        for link in links:
+            if link.name.startswith(INTERFACE_PREFIX):
+                continue
+            with suppress(NotFound):  # it has just gone
+                found[link.name] = frozenset(one.ip for one in self.kernel.addresses(link.name))
+        return found
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ compared with what is known, and only a difference makes anything due.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from felix_shim import facts
@@ -21,6 +21,7 @@ from felix_shim.events import (
     RaisesSeen,
     Seen,
     Stored,
+    Surveyed,
     Unstored,
     Vanished,
 )
@@ -34,6 +35,7 @@ from felix_shim.policy_desk import PolicyDesk
 from felix_shim.raises import Raises
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
+from felix_shim.surroundings import Surroundings
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput, Malformed
 from libtortie.linux.port import (
@@ -46,10 +48,12 @@ from libtortie.linux.port import (
     Route,
     RouteAdded,
     RouteGone,
+    RouteProto,
 )
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Key, Scope
 from libtortie.model.names import INTERFACE_PREFIX
+from libtortie.model.policy import PortRange
 from libtortie.model.resources import WorkloadEndpoint
 
 LISTEN, OWNERS, RAISES, NUDGE, FLOWS = "listen", "owners", "raises", "nudge", "flows"
@@ -93,6 +97,8 @@ class World:
     announced: frozenset[IPAddress] = frozenset()
     links_up: dict[str, int] = field(default_factory=dict)
     """Workload links that are up, with their index: made anew, a link has another."""
+    link_addresses: Mapping[str, frozenset[IPAddress]] = field(default_factory=dict)
+    """Of links that are no workload's, as last surveyed."""
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
@@ -153,8 +159,18 @@ class World:
     @property
     def knows_policy(self) -> bool:
         """Whether all that policy is made of was listed once: before that, nothing is concluded."""
-        listed = self.cluster.listed(ENDPOINTS, *POLICY_SCOPES)
+        listed = self.cluster.listed(ENDPOINTS, FELIX, NODES, POOLS, *POLICY_SCOPES)
         return listed and self.policy_kinds <= self.kinds_listed
+
+    def surroundings(self, between_nodes: tuple[PortRange, ...]) -> Surroundings:
+        """What the node's own rules are made of beside policies."""
+        return Surroundings(
+            settings=self.settings.host,
+            between_nodes=between_nodes,
+            nodes=self.cluster.node_addresses(),
+            pools=tuple(pool.spec for pool in self.cluster.pools()),
+            links=self.link_addresses,
+        )
 
     # -- stored resources --------------------------------------------------------------------
 
@@ -188,21 +204,23 @@ class World:
                 self._endpoint(record)
             self.cluster.replace(ENDPOINTS, ())
             self.due.chores |= {POLICY, STATUS}
-        elif self.cluster.replace(event.scope, event.records):
+        elif self.cluster.replace(event.scope, event.records, event.unreadable):
             self._resource_changed(event.scope)
 
     def _resource_changed(self, scope: Scope) -> None:
         if scope == FELIX:
             self._settings_changed()
         elif scope == NODES:
-            self.due.chores |= {NODE, BIRD, FLOWS}
-        elif scope in (POOLS, PEERS, BGP, Affinities(self.node)):
+            self.due.chores |= {NODE, BIRD, FLOWS, POLICY}
+        elif scope == POOLS:
+            self.due.chores |= {BIRD, POLICY}
+        elif scope in (PEERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
         elif scope != ENDPOINTS:
             self.policy_changed()
 
     def _settings_changed(self) -> None:
-        fresh = self.cluster.settings()
+        fresh = self.cluster.settings(self.settings)
         for problem in fresh.problems:
             if problem not in self.settings.problems:
                 self.log.error("setting_ignored", reason=problem)
@@ -216,7 +234,7 @@ class World:
             elevated=fresh.ipv4.elevated,
         )
         self.everything()
-        self.due.chores.add(BIRD)
+        self.due.chores |= {BIRD, POLICY}
 
     # -- endpoints ---------------------------------------------------------------------------
 
@@ -352,9 +370,11 @@ class World:
                 self.log.warning("netlink_overrun")
                 self.due.chores.add(SURVEY)
 
-    def survey(self, links: tuple[Link, ...], routes: tuple[Route, ...], began: float) -> None:
+    def survey(self, found: Surveyed) -> None:
         """Links and routes were read completely."""
         self.surveyed = True
+        links, routes, began = found.links, found.routes, found.began
+        self.link_addresses = found.addresses
         up = {link.name: link for link in links if link.up and _workload(link.name)}
         newer = {name: when for name, when in self.links_heard.items() if when > began}
         for name in self.links_up.keys() - up.keys() - newer.keys():
@@ -368,6 +388,8 @@ class World:
 
     def _link(self, link: Link) -> None:
         if not _workload(link.name):
+            if link.name not in self.link_addresses:
+                self.due.chores.add(SURVEY)  # a host endpoint may be about its addresses
             return
         self.links_heard[link.name] = self.monotonic()
         if link.up:
@@ -395,6 +417,8 @@ class World:
         self.due.chores |= {STATUS, LISTEN}
 
     def _route(self, route: Route, *, present: bool) -> None:
+        if route.proto == RouteProto.KERNEL and not _workload(route.ifname):
+            self.due.chores.add(SURVEY)  # it comes and goes with an address of that link
         gateway = route.dst.version == 6 and route.dst.is_link_local
         if gateway and not present and _workload(route.ifname):
             self.due.chores.add(POLICY)  # the IPv6 gateway's address went with it

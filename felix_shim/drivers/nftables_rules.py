@@ -15,17 +15,21 @@ from felix_shim.rules import (
     Goto,
     InNets,
     InSet,
+    InState,
     IsIcmp,
     IsProtocol,
     IsVersion,
     Jump,
     Log,
+    Masquerade,
     Match,
+    OnLink,
     OnPort,
     Plain,
     Rule,
     SetKey,
     SetKind,
+    Side,
     Verdict,
 )
 from libtortie.model.policy import PortRange
@@ -66,16 +70,24 @@ def _rule(rule: Rule, sets: Sets, tag: str) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     match verdict:
-        case Plain.ACCEPT:
-            return "accept"
-        case Plain.DROP:
-            return "counter drop"
+        case Plain():
+            return "counter drop" if verdict is Plain.DROP else str(verdict)
         case Jump(chain):
             return f"jump {chain}"
         case Goto(chain):
             return f"goto {chain}"
         case Log(prefix):
             return f'log prefix "{prefix}"'
+        case Masquerade(address, ports):
+            return _source_nat(address, ports)
+
+
+def _source_nat(address: str, ports: PortRange | None) -> str:
+    """`masquerade`, or `snat` where the address is given."""
+    there = f"{address}:{_ranges((ports,))}" if ports else address
+    if address:
+        return f"snat ip to {there}"
+    return f"masquerade to :{_ranges((ports,))}" if ports else "masquerade"
 
 
 def _match(match: Match, sets: Sets, tag: str) -> str:
@@ -83,12 +95,16 @@ def _match(match: Match, sets: Sets, tag: str) -> str:
         case IsVersion(version):
             return f"meta nfproto ipv{version}"
         case InNets(side, version, nets, negated):
-            return f"{_address(version)} {side}addr {_not(negated)}{{ {', '.join(nets)} }}"
+            return f"{_address(side, version)} {_not(negated)}{{ {', '.join(nets)} }}"
         case InSet(side, key, negated):
-            words = f"{_address(key.version)} {side}addr"
+            words = _address(side, key.version)
             if key.kind is SetKind.PORTS:
-                words += f" . meta l4proto . th {side}port"
+                words += f" . meta l4proto . {_port(side)}"
             return f"{words} {_not(negated)}@{set_name(key, sets, tag)}"
+        case OnLink(way, name):
+            return f'{way}ifname "{name}"'
+        case InState(state):
+            return f"ct state {state}"
     return _transport(match)
 
 
@@ -97,15 +113,20 @@ def _transport(match: IsProtocol | OnPort | IsIcmp) -> str:
         case IsProtocol(number, negated):
             return f"meta l4proto {_not(negated)}{number}"
         case OnPort(side, ranges, negated):
-            return f"th {side}port {_not(negated)}{_ranges(ranges)}"
+            return f"{_port(side)} {_not(negated)}{_ranges(ranges)}"
         case IsIcmp(kind, None, negated):
             return f"@th,0,8 {_not(negated)}{kind}"
         case IsIcmp(kind, code, negated):  # type and code are the header's first two bytes
             return f"@th,0,16 {_not(negated)}{kind << 8 | (code or 0)}"
 
 
-def _address(version: int) -> str:
-    return "ip" if version == 4 else "ip6"
+def _address(side: Side, version: int) -> str:
+    family = "ip" if version == 4 else "ip6"
+    return f"ct original {family} daddr" if side is Side.ORIGINAL else f"{family} {side}addr"
+
+
+def _port(side: Side) -> str:
+    return "ct original proto-dst" if side is Side.ORIGINAL else f"th {side}port"
 
 
 def _not(negated: bool) -> str:

@@ -8,6 +8,9 @@ Layout of `table inet tortie`:
   that of its policies (`felix_shim/policy_order.py`), which goes to `allowed-from` or
   `allowed-to`, or drops: no chain that is gone to ever comes back.
 * `input`: workload to node. What the node sends to its own workloads is not policed.
+* `host-…`: the node's own traffic and what is forwarded through its links, each stage asked by a
+  base chain of its own; `nat-outgoing`: who leaves with the node's address. Their rules are part
+  of the model (`felix_shim/host_rules.py`, `nat_rules.py`), empty where there is nothing to do.
 
 All base chains have policy accept: other people's traffic is none of our business, and a base
 chain is live a moment before its rules are. Sets and maps carry a tag, as in `bindings4-0`: see
@@ -25,13 +28,16 @@ from itertools import count
 
 from felix_shim.drivers.nftables_change import TABLE, ModelChange
 from felix_shim.drivers.nftables_rules import chain_text, set_name, set_type
+from felix_shim.host_order import HostStage
+from felix_shim.host_rules import HOST_CHAINS
+from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 
 FIRST_TAG = "-0"
-_RAW = -300
+_RAW, _MANGLE, _AFTER_SRCNAT = -300, -150, 110
 _OBJECT = re.compile(r"^\t(set|map|chain) (\S+) \{", re.MULTILINE)
 # Neighbour discovery and multicast listener reports that a workload may send from a link-local
 # or unspecified address: RS, NS, NA, MLD report and done, MLDv2 report.
@@ -191,7 +197,10 @@ def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[
             ['oifname "cali*" goto to-workload', "oif 0 goto to-node", "accept"],
         ),
         "from-workload": ("", [f"iifname vmap @from-endpoints{tag}", "counter drop"]),
-        "prerouting": (_hook("prerouting", _RAW), ['iifname "cali*" jump anti-spoofing']),
+        "prerouting": (
+            _hook("prerouting", _RAW),
+            ['iifname "cali*" goto anti-spoofing', f"jump {HOST_CHAINS[HostStage.UNTRACKED_IN]}"],
+        ),
         "forward": (
             _hook("forward", 0),
             ['iifname "cali*" goto from-workload', 'oifname "cali*" goto to-workload'],
@@ -201,9 +210,29 @@ def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[
             [
                 f'iifname "cali*" icmpv6 type {_LINK_LOCAL_ICMPV6} return',
                 'iifname "cali*" goto from-workload',
+                f"jump {HOST_CHAINS[HostStage.IN]}",
             ],
         ),
+    } | _node_chains()
+
+
+def _node_chains() -> dict[str, tuple[str, list[str]]]:
+    """The base chains that ask about what is no workload's; see `felix_shim/host_rules.py`."""
+    postrouting = f"type nat hook postrouting priority {_AFTER_SRCNAT}; policy accept;"
+    return {
+        "output-raw": (_hook("output", _RAW), [_ask(HostStage.UNTRACKED_OUT)]),
+        "pre-dnat": (_hook("prerouting", _MANGLE), [_ask(HostStage.PRE_DNAT)]),
+        "forward-in": (_hook("forward", -1), [_ask(HostStage.FORWARD_IN)]),
+        "forward-out": (_hook("forward", 1), [_ask(HostStage.FORWARD_OUT)]),
+        "output": (_hook("output", 0), [_ask(HostStage.OUT)]),
+        "postrouting": (postrouting, [f"jump {NAT_CHAIN}"]),
     }
+
+
+def _ask(stage: HostStage) -> str:
+    """What is on the other side of a workload's link is the workload's policy's to judge."""
+    link = "iifname" if stage.ingress else "oifname"
+    return f'{link} != "cali*" jump {HOST_CHAINS[stage]}'
 
 
 def _arp_chains(tag: str) -> dict[str, tuple[str, list[str]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 IPNetwork = IPv4Network | IPv6Network
 
@@ -159,6 +159,25 @@ class Item:
     profiles: tuple[str, ...] = ()
     nets: tuple[IPNetwork, ...] = ()
     ports: tuple[NamedPort, ...] = field(default=())
+
+
+ALL_LINKS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnd:
+    """A node's own end of its links: a host endpoint.
+
+    `link` is the link's name, or `*` for all that are nobody else's; empty: the link that has one
+    of the `expected` addresses. `problem` is not empty when the rest cannot be read.
+    """
+
+    name: str
+    node: str
+    link: str = ""
+    expected: frozenset[IPv4Address | IPv6Address] = frozenset()
+    profiles: tuple[str, ...] = ()
+    problem: str = ""
 
 
 UNREADABLE = "what is stored cannot be read"

@@ -10,13 +10,12 @@ might restrict it, so it is wrong, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from libtortie.errors import InvalidInput
 from libtortie.model.field_errors import lines_of, summary
@@ -31,6 +30,7 @@ from libtortie.model.policy import (
     SERVICE_ACCOUNT_PREFIX,
     UNREADABLE,
     Entity,
+    HostEnd,
     Icmp,
     Item,
     NamedPort,
@@ -40,6 +40,7 @@ from libtortie.model.policy import (
     Profile,
 )
 from libtortie.model.policy_spec import (
+    INTERFACE,
     EntityWire,
     HostEndpointSpecWire,
     IcmpWire,
@@ -188,6 +189,30 @@ def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def read_host_end(resource: Resource) -> HostEnd:
+    """Which node's which link a HostEndpoint is. Never raises: what is wrong is its `problem`."""
+    name, spec = resource.metadata.name, _spec(resource)
+    if problem := problem_of(resource):
+        link, node = spec.get("interfaceName"), spec.get("node")
+        known = isinstance(link, str) and INTERFACE.fullmatch(link)
+        return HostEnd(
+            name,
+            node if isinstance(node, str) else "",
+            str(link) if known else "",
+            frozenset(_readable_addresses(spec.get("expectedIPs"))),
+            problem=problem,
+        )
+    wire = HostEndpointSpecWire.model_validate(spec)
+    addresses = frozenset(ip_address(text) for text in wire.expected_ips)
+    return HostEnd(name, wire.node, wire.interface_name, addresses, wire.profiles)
+
+
+def _readable_addresses(texts: object) -> Iterator[IPv4Address | IPv6Address]:
+    for text in texts if isinstance(texts, list | tuple) else ():
+        with suppress(ValueError):
+            yield ip_address(str(text))
+
+
 def _spec(resource: Resource) -> dict[str, Any]:
     spec = resource.to_wire()["spec"]
     return spec if isinstance(spec, dict) else {}
@@ -212,6 +237,7 @@ def _refused(policy_id: PolicyId, spec: Mapping[str, Any], problem: str) -> Poli
         id=policy_id,
         selector=_subject(subject, policy_id.namespace),
         tier=tier if isinstance(tier, str) and tier else DEFAULT_TIER,
+        forwarded=spec.get("applyOnForward") not in (None, False),
         problem=problem,
     )
 

@@ -51,7 +51,7 @@ from libtortie.errors import KernelError
 from libtortie.linux.port import MAIN_TABLE, Route, RouteProto, VethPair
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
-from libtortie.model.names import host_ifname, vm_handle, wep_name
+from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_name
 from libtortie.model.resources import WorkloadEndpoint, parse_resource
 from tests.fakes.kernel import FakeKernel
 
@@ -310,7 +310,13 @@ class Bench:
 
     def _survey(self) -> frozenset[str]:
         routes = self.kernel.routes(version=4) + self.kernel.routes(version=6)
-        self.inbox.post(Surveyed(self.clock.now, self.kernel.links(), routes))
+        links = self.kernel.links()
+        addresses = {
+            link.name: frozenset(one.ip for one in self.kernel.addresses(link.name))
+            for link in links
+            if not link.name.startswith(INTERFACE_PREFIX)
+        }
+        self.inbox.post(Surveyed(self.clock.now, links, routes, addresses))
         return frozenset()
 
     def _listen(self, wanted: Mapping[EndpointId, Watched]) -> None:

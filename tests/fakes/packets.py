@@ -11,7 +11,10 @@ WITH_PORTS = frozenset({TCP, UDP, SCTP})
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """The first packet of a connection. Ports count for TCP, UDP and SCTP, `icmp` for ICMP."""
+    """The first packet of a connection. Ports count for TCP, UDP and SCTP, `icmp` for ICMP.
+
+    `original` is the destination and port it came with, when they were translated.
+    """
 
     source: IPv4Address | IPv6Address
     destination: IPv4Address | IPv6Address
@@ -19,6 +22,9 @@ class Packet:
     source_port: int = 0
     destination_port: int = 0
     icmp: tuple[int, int] = (0, 0)
+    link_in: str = ""
+    link_out: str = ""
+    original: tuple[IPv4Address | IPv6Address, int] | None = None
 
     @property
     def version(self) -> int:

@@ -8,20 +8,25 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import (
     Chain,
+    ConnState,
     Goto,
     InNets,
     InSet,
+    InState,
     IsIcmp,
     IsProtocol,
     IsVersion,
     Jump,
     Log,
+    Masquerade,
     Match,
+    OnLink,
     OnPort,
     Plain,
     SetKey,
     SetKind,
     Side,
+    Way,
 )
 from tests.fakes.packets import ICMP, ICMPV6, WITH_PORTS, Packet
 
@@ -30,7 +35,10 @@ DEPTH_MAX = 16
 
 
 class RuleMachine:
-    """`stops` are chains that stand for "allowed"; to lead nowhere is an error."""
+    """`stops` are chains that stand for "allowed"; to lead nowhere is an error.
+
+    A packet that `NOTRACK` met is in `untracked` afterwards, and is so for whoever asks later.
+    """
 
     def __init__(
         self,
@@ -40,12 +48,17 @@ class RuleMachine:
     ) -> None:
         self._chains, self._sets, self._stops = chains, sets, stops
         self.logged: list[str] = []
+        self.untracked: set[Packet] = set()
 
     def allows(self, chain: str, packet: Packet) -> bool:
         """Whether a packet that goes to a chain is let through; every way must end in a verdict."""
         verdict = self._run(chain, packet, 0)
         assert verdict is not None, f"chain {chain} decides nothing about {packet}"
         return verdict
+
+    def passes(self, chain: str, packet: Packet) -> bool:
+        """Whether a packet that a base chain sends there goes on: nobody drops it."""
+        return self._run(chain, packet, 0) is not False
 
     def _run(self, chain: str, packet: Packet, depth: int) -> bool | None:
         assert depth < DEPTH_MAX
@@ -59,12 +72,14 @@ class RuleMachine:
                     return True
                 case Plain.DROP:
                     return False
+                case Plain.NOTRACK:
+                    self.untracked.add(packet)
                 case Log(prefix):
                     self.logged.append(prefix)
+                case Masquerade():
+                    raise AssertionError("the machine translates no addresses")
                 case Goto(other):
-                    decided = self._run(other, packet, depth)
-                    assert decided is not None, f"{other} was gone to and decides nothing"
-                    return decided
+                    return self._run(other, packet, depth)
                 case Jump(other):
                     decided = self._run(other, packet, depth + 1)
                     if decided is not None:
@@ -77,9 +92,11 @@ class RuleMachine:
                 return packet.version == version
             case IsProtocol(number, negated):
                 return (packet.protocol == number) is not negated
-            case InNets() | InSet():
+            case InNets() | InSet() | OnLink() | InState():
                 return self._is_of(match, packet)
             case OnPort(side, ranges, negated):
+                if side is Side.ORIGINAL and packet in self.untracked:
+                    return False
                 port = _port(packet, side)
                 there = any(one.first <= port <= one.last for one in ranges)
                 return packet.protocol in WITH_PORTS and there is not negated
@@ -87,9 +104,18 @@ class RuleMachine:
                 same = packet.icmp[0] == kind and code in (None, packet.icmp[1])
                 return packet.protocol in (ICMP, ICMPV6) and same is not negated
 
-    def _is_of(self, match: InNets | InSet, packet: Packet) -> bool:
-        """Of another family than the match's, a packet is neither in nor out."""
+    def _is_of(self, match: InNets | InSet | OnLink | InState, packet: Packet) -> bool:
+        """Of another family than the match's, a packet is neither in nor out of networks and sets.
+
+        Every packet is the first of its connection.
+        """
+        if isinstance(match, InState):
+            return match.state is ConnState.UNTRACKED and packet in self.untracked
+        if isinstance(match, OnLink):
+            return match.name == (packet.link_in if match.way is Way.IN else packet.link_out)
         address = _address(packet, match.side)
+        if match.side is Side.ORIGINAL and packet in self.untracked:
+            return False
         if isinstance(match, InSet):
             version, found = match.key.version, self._contains(match.key, packet, match.side)
         else:
@@ -105,8 +131,12 @@ class RuleMachine:
 
 
 def _address(packet: Packet, side: Side) -> IPv4Address | IPv6Address:
+    if side is Side.ORIGINAL and packet.original is not None:
+        return packet.original[0]
     return packet.source if side is Side.SOURCE else packet.destination
 
 
 def _port(packet: Packet, side: Side) -> int:
+    if side is Side.ORIGINAL and packet.original is not None:
+        return packet.original[1]
     return packet.source_port if side is Side.SOURCE else packet.destination_port

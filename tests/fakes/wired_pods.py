@@ -27,7 +27,6 @@ from tests.fakes.packets import Packet
 Address = IPv4Address | IPv6Address
 PATIENCE = 60.0
 FAR_MAC, UPLINK_MAC = "02:00:00:00:00:f1", "02:00:00:00:00:f0"
-_ANY_PORT = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,9 @@ def far_wire(addresses: tuple[Address, ...]) -> Wire:
 
 
 class WiredNode:
-    """Use by `wired`."""
+    """Use by `wired`. Nothing stops what the node sends to `marker_port` (UDP)."""
+
+    marker_port = 9
 
     def __init__(self, wires: tuple[Wire, ...]) -> None:
         self.namespace = fresh_name("w")
@@ -54,33 +55,58 @@ class WiredNode:
         self._inside = {wire.interface: fresh_name("p") for wire in wires}
         self._ends: dict[str, socket.socket] = {}
         self._own: dict[int, socket.socket] = {}
+        self._remembers = False
 
     def call(self, work: Callable[[], object]) -> object:
         """Do something in the node's namespace."""
         return Netns(deadline=2 * PATIENCE).call(f"/run/netns/{self.namespace}", work)
 
-    def reaches(self, packet: Packet) -> bool:
-        """Whether a packet comes from its sender's wire out of its receiver's."""
-        sender, receiver = self._of(packet.source), self._of(packet.destination)
+    def reaches(self, packet: Packet, receiver: Wire | None = None) -> bool:
+        """Whether a packet comes from its sender's wire out of its receiver's, or this one."""
+        return bool(self.crosses(packet, receiver))
+
+    def crosses(
+        self, packet: Packet, receiver: Wire | None = None, sender: Wire | None = None
+    ) -> bytes:
+        """The frame as which it comes out; empty: it does not.
+
+        `sender`: another one than who has the address, or with another MAC.
+        """
+        sender = sender or self._of(packet.source)
+        receiver = receiver or self._of(packet.destination)
         token = secrets.token_bytes(12)
         self.forget_connections()
         end = self._ends[receiver.interface]
-        frame = _frame(packet, sender, token)
+        frame = frame_of(packet, sender, token)
         self._ends[sender.interface].send(frame)
         marker = secrets.token_bytes(12)
         own = self._own[packet.version]
         address = next(one for one in receiver.addresses if one.version == packet.version)
-        own.sendto(marker, (str(address), _ANY_PORT))
-        seen = False
+        own.sendto(marker, (str(address), self.marker_port))
+        seen = b""
         while True:
             heard = end.recv(2048)
-            seen |= token in heard
+            seen = heard if token in heard else seen
             if marker in heard:
                 return seen
 
+    def ip(self, words: str) -> None:
+        """Have `ip` do this in the node's namespace."""
+        self._ip(self.namespace, words)
+
     def forget_connections(self) -> None:
         """No packet is known to belong to one before."""
-        self.call(lambda: _run("conntrack", "-F"))
+        if not self._remembers:
+            self.call(lambda: _run("conntrack", "-F"))
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Meanwhile connections are known that were there before."""
+        self._remembers = True
+        try:
+            yield
+        finally:
+            self._remembers = False
 
     def _of(self, address: Address) -> Wire:
         return next(wire for wire in self.wires if address in wire.addresses)
@@ -109,6 +135,7 @@ class WiredNode:
     def _forward() -> None:
         for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
             Path(f"/proc/sys/net/{name}").write_text("1")
+        Path("/proc/sys/net/netfilter/nf_conntrack_checksum").write_text("0")  # SCTP's is none
         for conf in ("all", "default"):
             Path(f"/proc/sys/net/ipv4/conf/{conf}/rp_filter").write_text("0")
             Path(f"/proc/sys/net/ipv6/conf/{conf}/accept_dad").write_text("0")
@@ -141,17 +168,26 @@ class WiredNode:
 
 
 @contextmanager
-def wired(wires: tuple[Wire, ...]) -> Iterator[WiredNode]:
-    """A node with these wires; this thread stays on one processor meanwhile."""
+def pinned() -> Iterator[None]:
+    """This thread stays on one processor."""
     processors = os.sched_getaffinity(0)
-    node = WiredNode(wires)
     try:
         os.sched_setaffinity(0, {min(processors)})
-        node.open()
-        yield node
+        yield
     finally:
         os.sched_setaffinity(0, processors)
-        node.close()
+
+
+@contextmanager
+def wired(wires: tuple[Wire, ...]) -> Iterator[WiredNode]:
+    """A node with these wires; this thread stays on one processor meanwhile."""
+    node = WiredNode(wires)
+    with pinned():
+        try:
+            node.open()
+            yield node
+        finally:
+            node.close()
 
 
 def _run(*command: str) -> None:
@@ -170,8 +206,9 @@ def _socket(made: object) -> socket.socket:
     return made
 
 
-def _frame(packet: Packet, sender: Wire, token: bytes) -> bytes:
-    body = _transport(packet, token)
+def frame_of(packet: Packet, sender: Wire, token: bytes) -> bytes:
+    """A packet on the wire."""
+    body = _summed(packet, transport_of(packet, token))
     source, destination = packet.source.packed, packet.destination.packed
     macs = bytes.fromhex((sender.node_mac + sender.mac).replace(":", ""))
     if packet.version == 6:
@@ -183,8 +220,8 @@ def _frame(packet: Packet, sender: Wire, token: bytes) -> bytes:
     return macs + b"\x08\x00" + header + body
 
 
-def _transport(packet: Packet, token: bytes) -> bytes:
-    """A connection's first segment, whose checksum nobody between its ends looks at."""
+def transport_of(packet: Packet, token: bytes) -> bytes:
+    """A connection's first segment, without checksum."""
     ports = struct.pack("!HH", packet.source_port, packet.destination_port)
     match packet.protocol:
         case 6:
@@ -192,11 +229,25 @@ def _transport(packet: Packet, token: bytes) -> bytes:
         case 17:
             return ports + struct.pack("!HH", 8 + len(token), 0) + token
         case 132:
-            init = struct.pack("!BBHIIHHI", 1, 0, 20, 7, 65535, 1, 1, 1)
+            init = struct.pack("!BBHIIHHI", 1, 0, 20 + len(token), 7, 65535, 1, 1, 1)
             return ports + struct.pack("!II", 0, 0) + init + token
         case 1 | 58:
             return struct.pack("!BBHHH", *packet.icmp, 0, 1, 1) + token
     return struct.pack("!HH", 0, 0x0800) + token
+
+
+def _summed(packet: Packet, body: bytes) -> bytes:
+    """With the checksum that conntrack and receivers look at; of SCTP's and GRE's nobody does."""
+    at = {6: 16, 17: 6, 1: 2, 58: 2}.get(packet.protocol)
+    if at is None:
+        return body
+    pseudo = b""
+    if packet.protocol != 1:
+        pseudo = packet.source.packed + packet.destination.packed
+        pseudo += struct.pack("!II", len(body), packet.protocol)
+    padding = b"\0" * (len(body) % 2)
+    found = struct.pack("!H", _checksum(pseudo + body + padding))
+    return body[:at] + found + body[at + 2 :]
 
 
 def _checksum(data: bytes) -> int:
