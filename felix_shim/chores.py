@@ -227,8 +227,8 @@ class Chores:
         desk, check = self.world.desk, self.out.check_rules
         try:
             return self.out.apply_policy(desk.rules(endpoints), interfaces)
-        except KernelError:
-            if check is None or not desk.blame(check):
+        except KernelError as error:
+            if check is None or not desk.blame(check, error):
                 raise
         return self.out.apply_policy(desk.rules(endpoints), interfaces)
 

@@ -18,13 +18,13 @@ from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint
 from felix_shim.policy import PolicySet, compile_endpoint, policy_set
-from felix_shim.policy_blame import refused
+from felix_shim.policy_blame import RuleRefused, refused
 from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.datastore.port import Record
-from libtortie.errors import InvalidInput
+from libtortie.errors import InvalidInput, KernelError
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
 from libtortie.model.policy import (
     LABEL_NAMESPACE,
@@ -72,18 +72,20 @@ class PolicyDesk:
         compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
         return policy_set(compiled, rules=found)
 
-    def blame(self, check: Check) -> bool:
+    def blame(self, check: Check, error: KernelError) -> bool:
         """After the kernel refused the rules: close those whose policies are at fault.
 
         True when there are any: then rules without them are worth another attempt.
         """
+        suspect = error.chain if isinstance(error, RuleRefused) else ""
         chains, sets = self.book.own_chains(), self.book.rules().sets
 
         def question(owners: Sequence[PolicyId]) -> str:
             asked = {name: chain for one in owners for name, chain in chains[one].items()}
             return check(asked, {key: sets[key] for key in wanted_sets(asked) if key in sets})
 
-        found = refused(tuple(chains), question)
+        suspects = [owner for owner, own in chains.items() if suspect in own]
+        found = refused(tuple(chains), question, suspects)
         for owner, problem in found.items():
             self.log.error("policy_refused", policy=owner, reason=problem)
             self.book.refuse(owner, problem)

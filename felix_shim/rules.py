@@ -116,7 +116,22 @@ class IsIcmp:
     negated: bool = False
 
 
-Match = IsVersion | IsProtocol | InNets | InSet | OnPort | IsIcmp
+class ConnState(StrEnum):
+    """What conntrack thinks of a packet's connection."""
+
+    INVALID = "invalid"
+    ESTABLISHED = "established"
+    RELATED = "related"
+
+
+@dataclass(frozen=True, slots=True)
+class HasState:
+    """The packet's connection is in one of these states."""
+
+    states: tuple[ConnState, ...]
+
+
+Match = IsVersion | IsProtocol | InNets | InSet | OnPort | IsIcmp | HasState
 
 
 class Plain(StrEnum):

@@ -1,27 +1,29 @@
-"""Put the rules into the kernel: one nft transaction per change, old rules kept on any failure.
+"""Put the rules into the kernel: one transaction per change, old rules kept on any failure.
 
-The first apply replaces our rules whole, which the kernel does in one step: each packet meets
-the old rules or the new ones. Later ones send only the difference. Every commit to nftables, by
-anyone, raises the kernel's generation by one; when it is not where our last commit left it, the
-tables are read and, unless they are as we left them, replaced whole. Other tables are never read.
+The first apply replaces our rules whole, as text for the `nft` program, which the kernel does in
+one step: each packet meets the old rules or the new ones. Later ones send only the difference, as
+netlink messages (see `docs/adr/0011`): `nft` reads what is in the kernel before it changes rules,
+100 ms with 10,000 elements; a message costs what it says. No transaction is sent by both ways.
+
+Every commit to nftables, by anyone, raises the kernel's generation by one, and a difference names
+the generation that it was made for. When that is not where our last commit left it, the tables are
+read and, unless they are as we left them, replaced whole. Other tables are never read.
 
 What they look like is read only when they have been quiet for a while, for that takes two `nft`
 processes and is long with many pods; if somebody commits before, ours are replaced.
-
-One `nft` process per change costs about 4 ms here (15 when chains are deleted, which nobody waits
-for). libnftables in this process would save 3 of them and put a C parser, without a deadline, into
-the agent.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
+import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 
-from felix_shim.drivers.nftables_change import TABLE
+from felix_shim.drivers.nftables_change import Step, steps
+from felix_shim.drivers.nftables_expressions import NeedsNft
+from felix_shim.drivers.nftables_messages import batch
+from felix_shim.drivers.nftables_rules import TABLE
 from felix_shim.drivers.nftables_text import (
     FIRST_TAG,
     free_tag,
@@ -29,21 +31,24 @@ from felix_shim.drivers.nftables_text import (
     render_anew,
     render_check,
     render_delta,
+    render_steps,
     render_sweep,
 )
 from felix_shim.policy import PolicySet
+from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.deadline import Deadline, communicate
 from libtortie.errors import KernelError, first_line
+from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, commit, read_generation
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
 QUIET_SECONDS = 5.0
-_NETLINK_NETFILTER = 12
-_NFT_MSG_GETGEN = (10 << 8) | 16  # NFNL_SUBSYS_NFTABLES
-_NFTA_GEN_ID = 1
-_NLM_F_REQUEST = 1
+_ATTEMPTS = 5
+"""Of a change that others' commits keep overtaking."""
+_LINE = re.compile(r"^/dev/stdin:(\d+):")
+_COMMAND = re.compile(r"(?:add rule inet \S+ |\tchain )(\S+) ")
 
 
 class Nftables:
@@ -85,8 +90,8 @@ class Nftables:
         generation = read_generation()
         if self._applied is None or not self._intact(generation):
             self._replace(desired, generation)
-        elif delta := render_delta(self._applied, desired, self._tag):
-            self._change(delta, desired, generation)
+        elif some := steps(self._applied, desired, self._tag):
+            self._change(some, desired, generation)
         elif self._listing is None and self._generation == generation and self._is_quiet():
             self._remember_listing(generation)
         self._healthy = True
@@ -123,11 +128,41 @@ class Nftables:
         if read_generation() == generation:
             self._listing = listing
 
-    def _change(self, delta: str, desired: PolicySet, generation: int) -> None:
+    def _change(self, some: tuple[Step, ...], desired: PolicySet, generation: int) -> None:
+        suspect = ""
         try:
-            self._commit(delta, desired, generation)
-        except KernelError:  # the tables are not what we thought: replace them whole
+            self._step(some, desired, generation)
+            return
+        except RuleRefused as error:
+            suspect = error.chain
+        except KernelError:
+            pass
+        try:  # perhaps the tables are not what we thought: replace them whole
             self._replace(desired, read_generation())
+        except RuleRefused as error:
+            raise RuleRefused(str(error), error.chain or suspect) from error
+
+    def _step(self, some: tuple[Step, ...], desired: PolicySet, generation: int) -> None:
+        """The difference, in one transaction; anew while others' commits overtake it."""
+        try:
+            found = batch(some, desired, self._tag)
+        except NeedsNft:
+            self._commit(render_steps(some, desired, self._tag), desired, generation)
+            return
+        for _ in range(_ATTEMPTS):
+            try:
+                after = commit(found.messages, generation, self._deadline)
+            except GenerationMoved:
+                generation = read_generation()
+                if not self._intact(generation):
+                    raise
+                continue
+            except BatchRefused as error:
+                raise RuleRefused(str(error), found.chain_at(error.index)) from error
+            self._applied, self._changed, self._listing = desired, self._monotonic(), None
+            self._generation = after
+            return
+        raise GenerationMoved(f"others committed {_ATTEMPTS} times before our change")
 
     def _replace(self, desired: PolicySet, generation: int) -> None:
         """New rules over whatever is there, then, when no packet can be in the old ones any more,
@@ -179,24 +214,19 @@ class Nftables:
         except OSError as error:
             raise KernelError(f"cannot run {self._binary}: {error}") from error
         if process.returncode != 0:
-            raise KernelError(f"nft: {first_line(KernelError(stderr))}")
+            problem = f"nft: {first_line(KernelError(stderr))}"
+            raise RuleRefused(problem, _chain_at(stderr, text))
         return stdout
 
 
-def read_generation() -> int:
-    """The kernel's count of nftables commits in this network namespace. Raises `KernelError`."""
-    request = struct.pack("=IHHII4x", 20, _NFT_MSG_GETGEN, _NLM_F_REQUEST, 1, 0)
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as sock:
-            sock.settimeout(2.0)
-            sock.sendto(request, (0, 0))
-            reply = sock.recv(4096)
-    except OSError as error:
-        raise KernelError(f"nftables generation: {error}") from error
-    offset = 20
-    while offset + 8 <= len(reply):
-        length, kind = struct.unpack_from("=HH", reply, offset)
-        if kind == _NFTA_GEN_ID:
-            return int(struct.unpack_from(">I", reply, offset + 4)[0])
-        offset += max(4, (length + 3) & ~3)
-    raise KernelError("nftables generation: the kernel's answer holds none")
+def _chain_at(problem: str, text: str) -> str:
+    """The chain in whose rules nft found a problem; empty when it is not in a rule."""
+    place = _LINE.match(problem)
+    if place is None:
+        return ""
+    for line in reversed(text.split("\n")[: int(place[1])]):
+        if found := _COMMAND.match(line):
+            return found[1]
+        if not line.startswith("\t\t"):
+            return ""
+    return ""

@@ -8,11 +8,13 @@ are written anew with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import (
     Chain,
     Goto,
+    HasState,
     InNets,
     InSet,
     IsIcmp,
@@ -31,8 +33,34 @@ from felix_shim.rules import (
 from libtortie.model.policy import PortRange
 
 Sets = Mapping[SetKey, Elements]
+TABLE = "tortie"
 _CHUNK = 2000
 """Elements in one command: what is sent to the kernel in one message has a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """A set's declaration, or a map's from interface to the chain that is gone to.
+
+    `fields`: what a key is made of, in nft's words.
+    """
+
+    family: str
+    name: str
+    fields: tuple[str, ...]
+    interval: bool = False
+    verdicts: bool = False
+
+    @property
+    def kind(self) -> str:
+        """As nft calls it."""
+        return "map" if self.verdicts else "set"
+
+    @property
+    def type(self) -> str:
+        """Its type and flags, as nft writes them."""
+        text = f"type {' . '.join(self.fields)}{' : verdict' if self.verdicts else ''}"
+        return f"{text}; flags interval" if self.interval else text
 
 
 def set_name(key: SetKey, sets: Sets, tag: str) -> str:
@@ -40,17 +68,16 @@ def set_name(key: SetKey, sets: Sets, tag: str) -> str:
     return f"{key.name}{'i' if sets[key].interval else ''}{tag}"
 
 
-def set_type(key: SetKey, elements: Elements) -> str:
-    """A set's declaration."""
-    address = f"type ipv{key.version}_addr"
-    if key.kind is SetKind.PORTS:
-        return f"{address} . inet_proto . inet_service"
-    return f"{address}; flags interval" if elements.interval else address
+def declared(key: SetKey, sets: Sets, tag: str) -> SetSpec:
+    """How a set is declared."""
+    address = f"ipv{key.version}_addr"
+    ports = ("inet_proto", "inet_service") if key.kind is SetKind.PORTS else ()
+    return SetSpec("inet", set_name(key, sets, tag), (address, *ports), sets[key].interval)
 
 
 def chain_text(chain: Chain, sets: Sets, tag: str) -> list[str]:
     """A chain's rules, one line each."""
-    return [_rule(rule, sets, tag) for rule in chain]
+    return [rule_text(rule, sets, tag) for rule in chain]
 
 
 def element_lists(elements: Iterable[str]) -> list[str]:
@@ -59,7 +86,8 @@ def element_lists(elements: Iterable[str]) -> list[str]:
     return [", ".join(ordered[at : at + _CHUNK]) for at in range(0, len(ordered), _CHUNK)]
 
 
-def _rule(rule: Rule, sets: Sets, tag: str) -> str:
+def rule_text(rule: Rule, sets: Sets, tag: str) -> str:
+    """A rule as one line."""
     words = [_match(match, sets, tag) for match in rule.matches]
     return " ".join([*words, _verdict(rule.verdict)])
 
@@ -89,6 +117,8 @@ def _match(match: Match, sets: Sets, tag: str) -> str:
             if key.kind is SetKind.PORTS:
                 words += f" . meta l4proto . th {side}port"
             return f"{words} {_not(negated)}@{set_name(key, sets, tag)}"
+        case HasState(states):
+            return f"ct state {','.join(states)}"
     return _transport(match)
 
 

@@ -9,6 +9,7 @@ from felix_shim.policy_sets import Elements
 from felix_shim.rules import (
     Chain,
     Goto,
+    HasState,
     InNets,
     InSet,
     IsIcmp,
@@ -86,6 +87,8 @@ class RuleMachine:
             case IsIcmp(kind, code, negated):
                 same = packet.icmp[0] == kind and code in (None, packet.icmp[1])
                 return packet.protocol in (ICMP, ICMPV6) and same is not negated
+            case HasState():
+                return False  # packets are the first of their connections
 
     def _is_of(self, match: InNets | InSet, packet: Packet) -> bool:
         """Of another family than the match's, a packet is neither in nor out."""

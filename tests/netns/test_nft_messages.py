@@ -1,0 +1,93 @@
+"""Netlink messages against `nft`: what the kernel lists afterwards is the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from felix_shim.drivers.nftables_change import steps
+from felix_shim.drivers.nftables_messages import batch
+from felix_shim.drivers.nftables_text import FIRST_TAG, render, render_delta
+from felix_shim.policy import PolicySet
+from libtortie.linux.netns import Netns
+from libtortie.linux.nft_batch import commit, read_generation
+from tests.fakes.fresh_names import fresh_name
+from tests.fakes.rule_changes import policy_sets
+
+pytestmark = pytest.mark.root
+
+T = TypeVar("T")
+OURS, PEER = fresh_name("msg"), fresh_name("nft")
+NOTHING = PolicySet()
+
+
+def inside(namespace: str, work: Callable[[], T]) -> T:
+    return Netns(deadline=120.0).call(f"/run/netns/{namespace}", work)
+
+
+def nft(namespace: str, *words: str, text: str = "") -> str:
+    command = ["ip", "netns", "exec", namespace, "nft", *words]
+    done = subprocess.run(command, input=text, text=True, check=False, capture_output=True)
+    assert done.returncode == 0, f"{done.stderr}\n{text}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespaces() -> Iterator[None]:
+    try:
+        for name in (OURS, PEER):
+            subprocess.run(["ip", "netns", "add", name], check=True)
+        yield
+    finally:
+        for name in (OURS, PEER):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def by_messages(before: PolicySet, after: PolicySet) -> None:
+    found = batch(steps(before, after, FIRST_TAG), after, FIRST_TAG)
+
+    def send() -> None:
+        generation = read_generation()
+        after = commit(found.messages, generation)
+        assert after == read_generation() == generation + bool(found.messages), "one transaction"
+
+    inside(OURS, send)
+
+
+def listed(namespace: str) -> list[Any]:
+    """What the kernel has, each chain's rules in order, whatever the order of the rest."""
+    found = json.loads(nft(namespace, "-j", "list", "ruleset"))["nftables"]
+    rules = [without_handles(one) for one in found if "rule" in one]
+    others = [without_handles(one) for one in found if not {"rule", "metainfo"} & one.keys()]
+    by_chain = sorted(rules, key=lambda one: (one["rule"]["family"], one["rule"]["chain"]))
+    return [*sorted(others, key=json.dumps), *by_chain]
+
+
+def without_handles(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_handles(one) for key, one in value.items() if key != "handle"}
+    return [without_handles(one) for one in value] if isinstance(value, list) else value
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=False
+)
+@given(st.lists(policy_sets(), min_size=1, max_size=3))
+def test_the_kernel_lists_the_same_rules_by_messages_and_by_nft(states: list[PolicySet]) -> None:
+    for name in (OURS, PEER):
+        nft(name, "-f", "-", text=f"flush ruleset\n{render(NOTHING)}")
+    empty = listed(PEER)
+    assert listed(OURS) == empty
+    before = NOTHING
+    for after in (*states, NOTHING):
+        by_messages(before, after)
+        nft(PEER, "-f", "-", text=render_delta(before, after))
+        assert listed(OURS) == listed(PEER)
+        before = after
+    assert listed(OURS) == empty, "nothing is left over"
