@@ -6,9 +6,11 @@ So waiting goes in steps, and one that ends much later than it was to end does n
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 STEP = 1.0
 """Seconds of one wait."""
@@ -57,18 +59,35 @@ class Deadline:
         return wait
 
 
-def communicate(
-    process: subprocess.Popen[str], deadline: Deadline, text: str | None = None
-) -> tuple[str, str]:
-    """What a process prints to its two pipes. Raises `TimeoutExpired`, when it is killed."""
+def communicate(process: subprocess.Popen[str], deadline: Deadline) -> tuple[str, str]:
+    """What a process prints to its two pipes. Raises `TimeoutExpired`, when it is killed.
+
+    It must not have a pipe to be written to: see `given`.
+    """
     with process:
         try:
             while wait := deadline.step():
                 try:
-                    return process.communicate(text, timeout=wait)
+                    return process.communicate(timeout=wait)
                 except subprocess.TimeoutExpired:
                     continue
             raise subprocess.TimeoutExpired(process.args, deadline.seconds)
         except BaseException:
             process.kill()
             raise
+
+
+@contextmanager
+def given(text: str) -> Iterator[int]:
+    """A file in memory with this text, to be a process's input.
+
+    A pipe would have to be written while the output is read: what `Popen.communicate` has not
+    written when its time is over, it never writes.
+    """
+    handle = os.memfd_create("input", os.MFD_CLOEXEC)
+    with os.fdopen(handle, "r+b", buffering=0) as file:
+        data = memoryview(text.encode())
+        while data:
+            data = data[file.write(data) :]
+        file.seek(0)
+        yield handle

@@ -38,7 +38,7 @@ from felix_shim.policy import PolicySet
 from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
-from libtortie.deadline import Deadline, communicate
+from libtortie.deadline import Deadline, communicate, given
 from libtortie.errors import KernelError, first_line
 from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, commit, read_generation
 
@@ -201,14 +201,15 @@ class Nftables:
 
     def _run(self, *arguments: str, text: str = "") -> str:
         try:
-            process = subprocess.Popen(
-                [self._binary, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            stdout, stderr = communicate(process, Deadline(self._deadline), text)
+            with given(text) as file:
+                process = subprocess.Popen(
+                    [self._binary, *arguments],
+                    stdin=file,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            stdout, stderr = communicate(process, Deadline(self._deadline))
         except subprocess.TimeoutExpired as error:
             raise KernelError(f"nft did not finish within {self._deadline:g} s") from error
         except OSError as error:

@@ -14,7 +14,7 @@ from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
 from libtortie.datastore.etcd_rpc import Failure
 from libtortie.datastore.sqlite import SqliteDatastore
-from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate
+from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate, given
 from libtortie.errors import NotFound, Unavailable
 from libtortie.kube.transport import DeadlineError, Limits
 from libtortie.linux import netns
@@ -167,13 +167,14 @@ def test_a_read_of_etcd_that_ended_late_is_asked_again(monkeypatch: pytest.Monke
 def test_a_process_of_ours_is_waited_for_in_steps_and_killed_at_last() -> None:
     def start() -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        return subprocess.Popen(["/bin/cat"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        with given("in") as file:
+            return subprocess.Popen(["/bin/cat"], stdin=file, stdout=pipe, stderr=pipe, text=True)
 
-    assert communicate(start(), Deadline(60.0), "in") == ("in", "")
+    assert communicate(start(), Deadline(60.0)) == ("in", "")
     clock = Clock()
     deadline = Deadline(5.0, clock)
     clock.now += 6
-    done = communicate(start(), deadline, "in")
+    done = communicate(start(), deadline)
     assert done == ("in", ""), "it stood still from the start"
     silent = subprocess.Popen(
         ["/bin/sleep", "inf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -207,3 +208,24 @@ def test_work_in_a_namespace_ends_by_its_deadline() -> None:
             netns.on_thread(over.wait, 0.01, "work")
     finally:
         over.set()
+
+
+class Hasty(Deadline):
+    """Waits in very small steps."""
+
+    def step(self, most: float = 0.02) -> float:
+        return super().step(most)
+
+
+def test_a_long_input_is_read_in_however_many_steps() -> None:
+    text = "x" * 1_000_000
+    with given(text) as file:
+        process = subprocess.Popen(
+            ["sh", "-c", "sleep 0.2; cat; echo end >&2"],
+            text=True,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    out, err = communicate(process, Hasty(60.0))
+    assert (out == text, err) == (True, "end\n")
