@@ -178,10 +178,10 @@ class _Draft:
             return
         (only,) = ranges
         first, last = only.first.to_bytes(2, "big"), only.last.to_bytes(2, "big")
-        if first == last:
-            self._say(_equal(first, negated))
-        elif negated:
+        if negated:
             self._say(wire.outside(first, last))
+        elif first == last:
+            self._say(_equal(first, False))
         else:
             self._say(wire.compare(Compare.AT_LEAST, first), wire.compare(Compare.AT_MOST, last))
 

@@ -127,7 +127,7 @@ def _transport(match: IsProtocol | OnPort | IsIcmp) -> str:
         case IsProtocol(number, negated):
             return f"meta l4proto {_not(negated)}{number}"
         case OnPort(side, ranges, negated):
-            return f"th {side}port {_not(negated)}{_ranges(ranges)}"
+            return f"th {side}port {_not(negated)}{_ranges(ranges, apart=negated)}"
         case IsIcmp(kind, None, negated):
             return f"@th,0,8 {_not(negated)}{kind}"
         case IsIcmp(kind, code, negated):  # type and code are the header's first two bytes
@@ -142,8 +142,12 @@ def _not(negated: bool) -> str:
     return "!= " if negated else ""
 
 
-def _ranges(ranges: tuple[PortRange, ...]) -> str:
+def _ranges(ranges: tuple[PortRange, ...], *, apart: bool) -> str:
+    """Ports. nft 1.0.6 makes `th sport != 1 th dport != 2` one comparison of both ports at once,
+    which holds when either differs; it leaves a range alone."""
     texts = [
         str(one.first) if one.first == one.last else f"{one.first}-{one.last}" for one in ranges
     ]
-    return texts[0] if len(texts) == 1 else f"{{ {', '.join(texts)} }}"
+    if len(texts) > 1:
+        return f"{{ {', '.join(texts)} }}"
+    return f"{ranges[0].first}-{ranges[0].last}" if apart else texts[0]

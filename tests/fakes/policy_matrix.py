@@ -55,6 +55,10 @@ RULES: tuple[dict[str, Any], ...] = (
         {"protocol": protocol, side: ports}
         for protocol, side, ports in product(("TCP", "SCTP"), ("source", "destination"), _PORTS)
     ),
+    *(
+        {"protocol": "TCP", "source": {key: [5000]}, "destination": {other: [443]}}
+        for key, other in product(("ports", "notPorts"), repeat=2)
+    ),
 )
 
 
