@@ -6,6 +6,7 @@ A message's cost is its own, whatever is in the kernel; `nft` reads the tables f
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -46,9 +47,15 @@ class Batch:
 
 
 def batch(steps: Iterable[Step], after: PolicySet, tag: str) -> Batch:
-    """All steps; their rules look into the sets of `after`. Raises `NeedsNft`."""
+    """All steps; their rules look into the sets of `after`.
+
+    Raises `NeedsNft`, also for what makes no sense: let `nft` find the words for it.
+    """
     rules = RuleWriter(TABLE, after.sets, tag)
-    pairs = [(message, step) for step in steps for message in _messages(step, rules)]
+    try:
+        pairs = [(message, step) for step in steps for message in _messages(step, rules)]
+    except (ValueError, OverflowError, LookupError, OSError, struct.error) as error:
+        raise NeedsNft(f"netlink messages cannot say this: {error}") from error
     return Batch(tuple(message for message, _ in pairs), tuple(step for _, step in pairs))
 
 
@@ -73,8 +80,6 @@ def _messages(step: Step, rules: RuleWriter) -> Iterator[Message]:
 
 def _shape(spec: SetSpec) -> SetShape:
     """A set's declaration. Of several fields, each takes whole words."""
-    if unknown := [one for one in spec.fields if one not in KEY_TYPES]:
-        raise NeedsNft(f"no number for the set type {unknown[0]}")
     kind, length = 0, 0
     for one in spec.fields:
         kind = kind << _TYPE_BITS | KEY_TYPES[one]
@@ -127,11 +132,8 @@ _PACKERS: dict[str, Callable[[str], bytes]] = {
 
 
 def _packed(field: str, text: str) -> bytes:
-    """One field of a key. Raises `NeedsNft` for what is none."""
-    try:
-        value = _PACKERS[field](text)
-    except (KeyError, ValueError, OSError, OverflowError) as error:
-        raise NeedsNft(f"{text!r} is no {field} that netlink messages can hold") from error
+    """One field of a key."""
+    value = _PACKERS[field](text)
     if len(value) != KEY_LENGTHS[field]:
-        raise NeedsNft(f"{text!r} is no {field} that netlink messages can hold")
+        raise ValueError(f"{text!r} is no {field}")
     return value
