@@ -117,6 +117,13 @@ def policy_set(
     addresses) is used, so that the choice does not depend on order.
     """
     chosen: dict[str, EndpointPolicy] = {}
-    for endpoint in sorted(endpoints, key=lambda one: (one.interface, one.mac, str(one.addresses))):
-        chosen[endpoint.interface] = endpoint
-    return PolicySet(tuple(chosen.values()), endpoint_to_host, rules.chains, rules.sets)
+    for endpoint in endpoints:
+        rival = chosen.get(endpoint.interface)
+        if rival is None or _rank(rival) <= _rank(endpoint):
+            chosen[endpoint.interface] = endpoint
+    ordered = tuple(chosen[name] for name in sorted(chosen))
+    return PolicySet(ordered, endpoint_to_host, rules.chains, rules.sets)
+
+
+def _rank(endpoint: EndpointPolicy) -> tuple[str, str]:
+    return endpoint.mac, str(endpoint.addresses)

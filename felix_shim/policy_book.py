@@ -80,6 +80,7 @@ class _Plan:
     ways: Ways
     chains: Mapping[str, Chain]
     problems: tuple[tuple[PolicyId, str], ...] = ()
+    sets: frozenset[SetKey] = frozenset()
 
 
 @dataclass(slots=True)
@@ -96,8 +97,9 @@ class PolicyBook:
     _profiles: dict[str, Profile] = field(default_factory=dict)
     _own: dict[tuple[PolicyId, Direction], Chain] = field(default_factory=dict)
     _plans: dict[tuple[frozenset[str], tuple[str, ...]], _Plan] = field(default_factory=dict)
+    _taken: dict[Key, _Plan] = field(default_factory=dict)
     _outdated_plans: bool = False
-    _stale: bool = True
+    _turned: set[Key] = field(default_factory=set)
     _rules: PolicyRules = field(default_factory=PolicyRules)
 
     # -- what there is -----------------------------------------------------------------------
@@ -169,27 +171,30 @@ class PolicyBook:
         """An endpoint of this node, which needs rules."""
         if self._locals.get(key) != item.profiles:
             self._locals[key] = item.profiles
-            self._stale = True
+            self._turned.add(key)
         self._subjects.put(key, Labelled(dict(item.labels), item.profiles))
 
     def remove_local(self, key: Key) -> None:
         """It is no more, or no longer this node's."""
         if self._locals.pop(key, None) is not None:
             self._subjects.remove(key)
-            self._stale = True
+            self._turned.add(key)
 
     # -- what it comes to --------------------------------------------------------------------
 
     def rules(self) -> PolicyRules:
         """The rules of what there is; parts that did not change are the same values as before."""
+        self._turned |= {key for _, key in self._subjects.drain()}
         if self._outdated_plans:
             self._plans.clear()
-        if self._subjects.drain() or self._stale or self._outdated_plans:
+            self._turned |= self._locals.keys() | self._taken.keys()
+            self._outdated_plans = False
+        if self._turned or not self._rules.chains:
             self._arrange()
-            self._stale = self._outdated_plans = False
-        elements = self.sets.elements()
-        before = self._rules
-        self._rules = PolicyRules(before.chains, elements, before.ways, before.closed)
+            self._turned = set()
+        before, elements = self._rules, self.sets.elements()
+        if elements is not before.sets:
+            self._rules = PolicyRules(before.chains, elements, before.ways, before.closed)
         return self._rules
 
     def own_chains(self) -> dict[PolicyId, dict[str, Chain]]:
@@ -222,20 +227,27 @@ class PolicyBook:
         self._outdated_plans = True
 
     def _arrange(self) -> None:
-        """Courses of all local endpoints, and the chains of these courses."""
-        plans = {key: self._plan(key, profiles) for key, profiles in self._locals.items()}
-        ways = {key: plan.ways for key, plan in plans.items()}
+        """Courses of the local endpoints that have turned, and the chains of all courses."""
+        before = {id(plan): plan for plan in self._taken.values()}  # alive, or ids tell nothing
+        for key in self._turned:
+            self._taken.pop(key, None)
+            if key in self._locals:
+                self._taken[key] = self._plan(key, self._locals[key])
+        taken = {id(plan): plan for plan in self._taken.values()}
+        chains = self._rules.chains
+        if before.keys() != taken.keys() or not chains:
+            chains = {CLOSED: (DROP,)}
+            for plan in taken.values():
+                chains |= plan.chains
+            self.sets.use(frozenset().union(*(plan.sets for plan in taken.values())))
+            self._plans = {key: plan for key, plan in self._plans.items() if id(plan) in taken}
+        ways = {key: plan.ways for key, plan in self._taken.items()}
         closed = tuple(
             Closed(key, policy, problem)
-            for key, plan in plans.items()
+            for key, plan in self._taken.items()
             for policy, problem in plan.problems
         )
-        chains: dict[str, Chain] = {CLOSED: (DROP,)}
-        for plan in {id(plan): plan for plan in plans.values()}.values():
-            chains |= plan.chains
-        if chains != self._rules.chains:
-            self.sets.use(frozenset().union(*(sets_of(chain) for chain in chains.values())))
-        self._rules = PolicyRules(chains, {}, ways, closed)
+        self._rules = PolicyRules(chains, self._rules.sets, ways, closed)
 
     def _plan(self, key: Key, profiles: tuple[str, ...]) -> _Plan:
         selecting = self._subjects.selecting(key)
@@ -254,7 +266,8 @@ class PolicyBook:
         for wanted in courses:
             chains |= self._chains(wanted)
         ingress, egress = courses
-        return _Plan(Ways(ingress.chain, egress.chain), chains)
+        sets = frozenset().union(*map(sets_of, chains.values()))
+        return _Plan(Ways(ingress.chain, egress.chain), chains, sets=sets)
 
     def _problems(
         self, policies: list[Policy], profiles: tuple[str, ...]

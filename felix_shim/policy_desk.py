@@ -17,7 +17,7 @@ from ipaddress import ip_interface, ip_network
 from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint
-from felix_shim.policy import PolicySet, compile_endpoint, policy_set
+from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, policy_set
 from felix_shim.policy_blame import RuleRefused, refused
 from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
@@ -57,6 +57,7 @@ class PolicyDesk:
     _changes: deque[Change] = field(default_factory=deque)
     _known: dict[Scope, set[Key]] = field(default_factory=dict)
     _closed: frozenset[Closed] = frozenset()
+    _compiled: dict[Key, tuple[Endpoint, Ways, EndpointPolicy]] = field(default_factory=dict)
 
     def feed(self, change: Change) -> None:
         """Something was heard."""
@@ -69,8 +70,9 @@ class PolicyDesk:
         found = self.book.rules()
         self._tell(found)
         closed = Ways()
-        compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
-        return policy_set(compiled, rules=found)
+        wanted = [(key, one, found.ways.get(key, closed)) for key, one in endpoints]
+        self._compiled = {key: self._endpoint_rules(key, one, way) for key, one, way in wanted}
+        return policy_set((rules for _, _, rules in self._compiled.values()), rules=found)
 
     def blame(self, check: Check, error: KernelError) -> bool:
         """After the kernel refused the rules: close those whose policies are at fault.
@@ -92,6 +94,15 @@ class PolicyDesk:
         return bool(found)
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _endpoint_rules(
+        self, key: Key, endpoint: Endpoint, ways: Ways
+    ) -> tuple[Endpoint, Ways, EndpointPolicy]:
+        """What an endpoint's rules are made of, and they; the same value when that is."""
+        known = self._compiled.get(key)
+        if known is not None and known[0] is endpoint and known[1] == ways:
+            return known
+        return endpoint, ways, compile_endpoint(endpoint, ways)
 
     def _take(self, change: Change) -> None:
         known = self._known.setdefault(change.scope, set())

@@ -17,6 +17,7 @@ from felix_shim.drivers.nftables_rules import SetSpec, declared
 from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
 from felix_shim.policy_compile import sets_of
 from felix_shim.rules import Chain, Rule, SetKey
+from felix_shim.snapshots import touched
 
 
 class Verb(StrEnum):
@@ -78,26 +79,26 @@ class _Change:
     before: PolicySet
     after: PolicySet
     tag: str
+    _touched: tuple[SetKey, ...] = field(init=False)
     _fresh: frozenset[SetKey] = field(init=False)
     _stale: frozenset[SetKey] = field(init=False)
 
     def __post_init__(self) -> None:
         """A set that gets its first network, or loses its last one, is another set."""
         old, new = self.before.sets, self.after.sets
-        turned = {
+        self._touched = tuple(sorted(touched(old, new), key=str))
+        turned = [
             key
-            for key, found in new.items()
-            if (known := old.get(key)) is not None
-            and known is not found
-            and known.interval is not found.interval
-        }
-        self._fresh = frozenset(new.keys() - old.keys() | turned)
-        self._stale = frozenset(old.keys() - new.keys() | turned)
+            for key in self._touched
+            if key in old and key in new and old[key].interval is not new[key].interval
+        ]
+        self._fresh = frozenset(key for key in self._touched if key not in old).union(turned)
+        self._stale = frozenset(key for key in self._touched if key not in new).union(turned)
 
     def steps(self) -> Iterator[Step]:
         old, new = self.before.by_interface(), self.after.by_interface()
-        gone = [old[name] for name in sorted(old) if new.get(name) != old[name]]
-        come = [new[name] for name in sorted(new) if old.get(name) != new[name]]
+        gone = [one for name, one in old.items() if _differ(new.get(name), one)]
+        come = [one for name, one in new.items() if _differ(old.get(name), one)]
         yield from self._new_sets()
         yield from self._elements(interval=False, removed=False)
         yield from self._chains()
@@ -121,6 +122,8 @@ class _Change:
 
     def _chains(self) -> Iterator[Step]:
         """Chains that are new, and the rules of those that are new or others."""
+        if self.before.chains is self.after.chains and not self._fresh:
+            return
         changed = [name for name, chain in self.after.chains.items() if self._changed(name, chain)]
         for name in changed:
             yield OnChain(Verb.ADD, name)
@@ -156,6 +159,8 @@ class _Change:
 
     def _old_chains(self) -> Iterator[Step]:
         """Chains that go; they may lead to each other, so all are emptied first."""
+        if self.before.chains is self.after.chains:
+            return
         gone = sorted(self.before.chains.keys() - self.after.chains.keys())
         yield from _each(Verb.FLUSH, gone)
         yield from _each(Verb.DELETE, gone)
@@ -163,19 +168,22 @@ class _Change:
     def _elements(self, *, interval: bool, removed: bool) -> Iterator[Step]:
         """Elements of sets that stay."""
         old, new = self.before.sets, self.after.sets
-        for key, found in new.items():
-            known = old.get(key)
-            if known is None or known is found or key in self._fresh:
+        for key in self._touched:
+            if key not in old or key not in new or key in self._fresh:
                 continue
-            if found.interval is not interval:
+            known, found = old[key].held, new[key].held
+            if new[key].interval is not interval:
                 continue
-            less, more = (found, known) if removed else (known, found)
-            if texts := more.texts - less.texts:
+            if texts := known.without(found) if removed else found.without(known):
                 verb = Verb.DELETE if removed else Verb.ADD
                 yield OnElements(verb, declared(key, new, self.tag), tuple(sorted(texts)))
 
     def _tagged(self, spec: SetSpec) -> SetSpec:
         return replace(spec, name=f"{spec.name}{self.tag}")
+
+
+def _differ(one: EndpointPolicy | None, other: EndpointPolicy) -> bool:
+    return one is not other and one != other
 
 
 def _each(verb: Verb, chains: Iterable[str]) -> Iterator[Step]:

@@ -121,11 +121,11 @@ def elements(draw: st.DrawFn, key: SetKey) -> Elements:
     hosts = draw(st.sets(st.sampled_from(_HOSTS[key.version])))
     if key.kind is SetKind.PORTS:
         some = (f"{host} . {protocol} . 80" for host in hosts for protocol in (6, 17))
-        return Elements(frozenset(some))
+        return Elements.of(some)
     nets = draw(st.sets(st.sampled_from(_NETS[key.version])))
     if not nets:
-        return Elements(frozenset(hosts))
-    return Elements(frozenset(_apart(hosts | nets)), interval=True)
+        return Elements.of(hosts)
+    return Elements.of(_apart(hosts | nets), interval=True)
 
 
 def _apart(texts: Iterable[str]) -> list[str]:
