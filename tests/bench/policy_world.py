@@ -12,7 +12,6 @@ from libtortie.model.names import host_ifname
 from libtortie.model.resources import parse_resource
 from tests.fakes.agent_world import NAMESPACE, NODE, endpoint_record
 
-ROLES = 500
 POLICIES_OF_AN_APP = 10
 _FIRST_REMOTE, _FIRST_LOCAL = int(ip_address("10.96.0.1")), int(ip_address("10.65.0.2"))
 
@@ -29,10 +28,20 @@ class Size:
         """One local endpoint each, with ten policies."""
         return max(1, self.policies // POLICIES_OF_AN_APP)
 
+    @property
+    def roles(self) -> int:
+        """Each is let in by two policies."""
+        return max(10, self.policies // 20 * 10)
+
+    def role(self, number: int) -> str:
+        """A role that policies let in by name: those of the crowd's are not."""
+        place = number % (self.roles // 10 * 9)
+        return f"r{place // 9 * 10 + place % 9 + 1}"
+
     def policy(self, number: int) -> Record:
         """Lets one role in, of all the crowd every tenth one; each selects the pods of one app."""
         crowd = number % 10 == 0
-        source = "crowd == 'yes'" if crowd else f"role == 'r{number % ROLES}'"
+        source = "crowd == 'yes'" if crowd else f"role == 'r{number % self.roles}'"
         rule = {
             "action": "Allow",
             "protocol": "TCP",
@@ -60,7 +69,7 @@ class Size:
             address=remote_address(number),
             node=f"other-{number // 100}",
             vm=False,
-            labels={"crowd": "yes", "role": f"r{number % ROLES if role is None else role}"},
+            labels={"crowd": "yes", "role": self.role(number if role is None else role)},
         )
 
     def local(self, number: int, app: int) -> Record:
