@@ -151,7 +151,7 @@ class Nftables:
             return
         for _ in range(_ATTEMPTS):
             try:
-                after = commit(found.messages, generation, self._deadline)
+                after = commit(found.messages, generation)
             except GenerationMoved:
                 generation = read_generation()
                 if not self._intact(generation):

@@ -79,17 +79,17 @@ def next_generation(generation: int) -> int:
     return (generation + 1) & 0xFFFFFFFF or 1
 
 
-def commit(batch: Sequence[Message], generation: int, deadline: float = 10.0) -> int:
+def commit(batch: Sequence[Message], generation: int) -> int:
     """Do all of it, in this thread's network namespace; the ruleset's generation afterwards.
 
-    `deadline` in seconds. Raises `GenerationMoved`, `BatchRefused` (nothing was done),
+    Raises `GenerationMoved`, `BatchRefused` (nothing was done),
     `FateUnknown`, `KernelError` (nothing was sent).
     """
     if not batch:
         return generation
     data = _packed(batch, generation)
     try:
-        sock = open_socket(deadline, _NETLINK_NETFILTER)
+        sock = open_socket(protocol=_NETLINK_NETFILTER)
     except OSError as error:
         raise KernelError(f"nf_tables: no socket: {error}") from error
     with sock:
@@ -127,17 +127,20 @@ def _send(sock: socket.socket, data: bytes) -> None:
 def _await(sock: socket.socket, count: int) -> None:
     """Read answers up to that to the last message, which comes whether all went well or not.
 
-    The kernel tells of every message it refuses, in order; the first refusal says why.
+    All of them are there: the kernel is done. It tells of every message it refuses, in order; the
+    first refusal says why, also when so many follow that some are lost.
     """
     refusal: BatchRefused | None = None
     ended = False
     while not ended:
         try:
-            data = sock.recv(_BUFFER)
+            data = sock.recv(_BUFFER, socket.MSG_DONTWAIT)
         except OSError as error:
-            if refusal is not None:
-                raise refusal from None  # a refusal of one is a refusal of all
-            raise FateUnknown(f"nf_tables: lost the kernel's answer: {error}") from error
+            if error.errno == errno.ENOBUFS:  # answers were lost, not those before
+                continue
+            if refusal is None:
+                raise FateUnknown(f"nf_tables: lost the kernel's answer: {error}") from error
+            break
         for place, code, detail in _answers(data):
             ended = ended or place in (0, count)
             if code and place == 0 and code in (_ERESTART, errno.EINTR):

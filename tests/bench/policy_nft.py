@@ -13,10 +13,10 @@ from itertools import count as counting
 from felix_shim.drivers.nftables_text import render_delta
 from felix_shim.policy import EndpointPolicy, PolicySet
 from libtortie.linux.netns import Netns
-from tests.bench.policy_world import Size, local_interface, remote_address
+from tests.bench.policy_world import Size, local_interface
 from tests.fakes.node_process import DEADLINE
 
-_SET = re.compile(r"^\tset (s4-\S+?)(-\d+) \{", re.MULTILINE)
+_SET = re.compile(r"^\tset (s4-\S+?)(-\d+) \{\n(.*?)\n\t\}", re.MULTILINE | re.DOTALL)
 _WAY = re.compile(r"^\t\tgoto (ci-\S+)", re.MULTILINE)
 
 
@@ -32,14 +32,12 @@ class NftPeer:
     _way: str = field(init=False)
 
     def __post_init__(self) -> None:
-        text = self._nft("list table inet tortie", "-t")
-        self._sets, tags = zip(*_SET.findall(text), strict=True)  # type: ignore[assignment]
-        self._tag = tags[0]
+        text = self._nft("list table inet tortie")
+        found = {name: len(body) for name, _, body in _SET.findall(text)}
+        self._tag = _SET.findall(text)[0][1]
+        self._sets = sorted(found)
+        self._crowd = max(found, key=lambda name: found[name])
         self._way = _WAY.findall(text)[0]
-        address = remote_address(self.size.remotes - 1)
-        self._crowd = max(
-            (name for name in self._sets if self._has(name, address)), key=self._length
-        )
 
     def measure(self, count: int) -> dict[str, list[float]]:
         """Milliseconds of each change, by its kind."""
@@ -67,16 +65,6 @@ class NftPeer:
     def _elements(self, verb: str, name: str, *addresses: str) -> str:
         return f"{verb} element inet tortie {name}{self._tag} {{ {', '.join(addresses)} }}\n"
 
-    def _has(self, name: str, address: str) -> bool:
-        try:
-            self._nft(f"get element inet tortie {name}{self._tag} {{ {address} }}")
-        except subprocess.CalledProcessError:
-            return False
-        return True
-
-    def _length(self, name: str) -> int:
-        return len(self._nft(f"list set inet tortie {name}{self._tag}"))
-
     def _timed(self, text: str) -> float:
         """Milliseconds of a whole process; the namespace is entered before."""
 
@@ -87,9 +75,9 @@ class NftPeer:
 
         return Netns(deadline=DEADLINE).call(f"/run/netns/{self.namespace}", work)
 
-    def _nft(self, command: str, *options: str) -> str:
+    def _nft(self, command: str) -> str:
         def work() -> str:
-            return self._run(["nft", *options, *command.split()])
+            return self._run(["nft", *command.split()])
 
         return Netns(deadline=DEADLINE).call(f"/run/netns/{self.namespace}", work)
 
