@@ -99,6 +99,7 @@ class PolicyBook:
     _plans: dict[tuple[frozenset[str], tuple[str, ...]], _Plan] = field(default_factory=dict)
     _taken: dict[Key, _Plan] = field(default_factory=dict)
     _outdated_plans: bool = False
+    _outdated_parts: set[str] = field(default_factory=set)
     _turned: set[Key] = field(default_factory=set)
     _rules: PolicyRules = field(default_factory=PolicyRules)
 
@@ -113,7 +114,7 @@ class PolicyBook:
         self._policies[policy.id] = policy
         self._selecting[policy.selector].add(policy.id)
         self._subjects.watch(policy.selector)
-        self._outdated_plans = True
+        self._outdated_parts.add(policy.selector)
 
     def remove_policy(self, policy: PolicyId) -> None:
         """A policy is no more."""
@@ -125,13 +126,14 @@ class PolicyBook:
             del self._selecting[before.selector]
             self._subjects.forget(before.selector)
         self._refused.pop(policy, None)
-        self._outdated(policy)
+        self._outdated(policy, before.selector)
 
     def refuse(self, policy: PolicyId, problem: str) -> None:
         """The kernel does not take a policy's rules: until it says something else, it is closed."""
         if policy in self._policies or policy.kind == "Profile":
             self._refused[policy] = problem
-            self._outdated_plans = True
+            known = self._policies.get(policy)
+            self._outdated_parts.add(known.selector if known else _profile_part(policy.name))
 
     def put_tier(self, tier: TierRank) -> None:
         """A tier is this now."""
@@ -151,13 +153,13 @@ class PolicyBook:
         self._inherit(profile.name, dict(profile.labels))
         if before is None or replaced_rules(before, profile):
             self._refused.pop(profile_id(profile.name), None)
-            self._outdated(profile_id(profile.name))
+            self._outdated(profile_id(profile.name), _profile_part(profile.name))
 
     def remove_profile(self, name: str) -> None:
         """A profile is no more."""
         if self._profiles.pop(name, None) is not None:
             self._inherit(name, {})
-            self._outdated(profile_id(name))
+            self._outdated(profile_id(name), _profile_part(name))
 
     def put_item(self, key: Key, item: Item) -> None:
         """Something that selectors select is this now."""
@@ -185,10 +187,7 @@ class PolicyBook:
     def rules(self) -> PolicyRules:
         """The rules of what there is; parts that did not change are the same values as before."""
         self._turned |= {key for _, key in self._subjects.drain()}
-        if self._outdated_plans:
-            self._plans.clear()
-            self._turned |= self._locals.keys() | self._taken.keys()
-            self._outdated_plans = False
+        self._drop_outdated()
         if self._turned or not self._rules.chains:
             self._arrange()
             self._turned = set()
@@ -221,10 +220,28 @@ class PolicyBook:
         self._subjects.inherit(profile, labels)
         self.sets.inherit(profile, labels)
 
-    def _outdated(self, owner: PolicyId) -> None:
+    def _outdated(self, owner: PolicyId, part: str) -> None:
         for direction in Direction:
             self._own.pop((owner, direction), None)
-        self._outdated_plans = True
+        self._outdated_parts.add(part)
+
+    def _drop_outdated(self) -> None:
+        """Forget plans that are made of something that is another now, and who goes by them."""
+        parts = self._outdated_parts
+        if not parts and not self._outdated_plans:
+            return
+        dropped = {
+            key: plan
+            for key, plan in self._plans.items()
+            if self._outdated_plans
+            or not parts.isdisjoint(key[0])
+            or not parts.isdisjoint(map(_profile_part, key[1]))
+        }
+        for key in dropped:
+            del self._plans[key]
+        gone = {id(plan) for plan in dropped.values()}
+        self._turned |= {key for key, plan in self._taken.items() if id(plan) in gone}
+        self._outdated_plans, self._outdated_parts = False, set()
 
     def _arrange(self) -> None:
         """Courses of the local endpoints that have turned, and the chains of all courses."""
@@ -309,6 +326,11 @@ class PolicyBook:
         if profile is not None:
             return profile.ingress if direction is Direction.INGRESS else profile.egress
         return ANY if name == DEFAULT_ALLOW or name.startswith(NAMESPACE_PROFILE) else ()
+
+
+def _profile_part(name: str) -> str:
+    """A profile as a part of a plan; no selector reads like that."""
+    return f"profile {name}"
 
 
 def replaced_rules(before: Profile, after: Profile) -> bool:
