@@ -6,19 +6,15 @@ netlink messages (see `docs/adr/0011`): `nft` reads what is in the kernel before
 100 ms with 10,000 elements; a message costs what it says. No transaction is sent by both ways.
 
 Every commit to nftables, by anyone, raises the kernel's generation by one, and a difference names
-the generation that it was made for. When that is not where our last commit left it, the tables are
-read and, unless they are as we left them, replaced whole. Other tables are never read.
-
-What they look like is read only when they have been quiet for a while, for that takes two `nft`
-processes and is long with many pods; if somebody commits before, ours are replaced.
+the generation that it was made for. The kernel also tells whose tables each commit touched. When
+others' commits touched ours, or may have, ours are replaced whole; else they cost nothing.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from felix_shim.drivers.nftables_change import Step, steps
 from felix_shim.drivers.nftables_expressions import NeedsNft
@@ -41,10 +37,10 @@ from felix_shim.rules import Chain, SetKey
 from libtortie.deadline import Deadline, communicate, given
 from libtortie.errors import KernelError, first_line
 from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, commit, read_generation
+from libtortie.linux.nft_watch import TableWatch
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
-QUIET_SECONDS = 5.0
 _ATTEMPTS = 5
 """Of a change that others' commits keep overtaking."""
 _LINE = re.compile(r"^/dev/stdin:(\d+):")
@@ -54,27 +50,16 @@ _COMMAND = re.compile(r"(?:add rule inet \S+ |\tchain )(\S+) ")
 class Nftables:
     """Owner of `table inet tortie` and `table arp tortie` in this thread's network namespace.
 
-    Not thread-safe: one lane owns it. `deadline` bounds each nft process, in seconds; `quiet` is
-    how long (s) there must have been no change before the tables are read.
+    Not thread-safe: one lane owns it. `deadline` bounds each nft process, in seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        binary: str = "nft",
-        deadline: float = 10.0,
-        quiet: float = QUIET_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, binary: str = "nft", deadline: float = 10.0) -> None:
         self._binary = binary
         self._deadline = deadline
-        self._quiet = quiet
-        self._monotonic = monotonic
-        self._changed = 0.0
+        self._watch = TableWatch(TABLE)
         self._applied: PolicySet | None = None
         self._tag = FIRST_TAG
         self._generation: int | None = None
-        self._listing: str | None = None
         self._healthy = False
 
     def ready(self) -> bool:
@@ -92,8 +77,6 @@ class Nftables:
             self._replace(desired, generation)
         elif some := steps(self._applied, desired, self._tag):
             self._change(some, desired, generation)
-        elif self._listing is None and self._generation == generation and self._is_quiet():
-            self._remember_listing(generation)
         self._healthy = True
 
     def check(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
@@ -107,26 +90,10 @@ class Nftables:
 
     def _intact(self, generation: int) -> bool:
         """Whether our tables are as we left them, although others may have committed since."""
-        if generation == self._generation:
-            return True
-        if self._listing is None:
+        if self._generation is None or not self._watch.untouched(self._generation, generation):
             return False
-        try:
-            same = self._read_tables() == self._listing
-        except KernelError:
-            return False
-        if same:
-            self._generation = generation
-        return same
-
-    def _is_quiet(self) -> bool:
-        return self._monotonic() - self._changed >= self._quiet
-
-    def _remember_listing(self, generation: int) -> None:
-        """Keep what our tables look like, provided nobody committed while we read them."""
-        listing = self._read_tables()
-        if read_generation() == generation:
-            self._listing = listing
+        self._generation = generation
+        return True
 
     def _change(self, some: tuple[Step, ...], desired: PolicySet, generation: int) -> None:
         suspect = ""
@@ -159,8 +126,7 @@ class Nftables:
                 continue
             except BatchRefused as error:
                 raise RuleRefused(str(error), found.chain_at(error.index)) from error
-            self._applied, self._changed, self._listing = desired, self._monotonic(), None
-            self._generation = after
+            self._applied, self._generation = desired, after
             return
         raise GenerationMoved(f"others committed {_ATTEMPTS} times before our change")
 
@@ -187,17 +153,17 @@ class Nftables:
 
     def _commit(self, text: str, desired: PolicySet, generation: int) -> None:
         """Run one transaction. What the kernel has is unknown until it succeeded."""
-        self._applied, self._generation, self._listing = None, None, None
+        self._applied, self._generation = None, None
+        self._watch.end()  # of so many messages some might be lost
         self._run("-f", "-", text=text)
-        self._applied, self._changed = desired, self._monotonic()
+        self._applied = desired
+        try:
+            self._watch.begin()
+        except OSError as error:
+            raise KernelError(f"nf_tables: cannot hear of commits: {error}") from error
         now = read_generation()
         if now == generation + 1:  # ours was the only commit
             self._generation = now
-
-    def _read_tables(self) -> str:
-        """Both tables as text, without counters. One call each: nft 1.0.6 cannot list tables of
-        two families in one go."""
-        return "".join(self._run("-s", "list", "table", one, TABLE) for one in ("inet", "arp"))
 
     def _run(self, *arguments: str, text: str = "") -> str:
         try:
