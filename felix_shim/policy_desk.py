@@ -24,7 +24,7 @@ from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.datastore.port import Record
-from libtortie.errors import InvalidInput, KernelError
+from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
 from libtortie.model.policy import (
     LABEL_NAMESPACE,
@@ -74,19 +74,18 @@ class PolicyDesk:
         self._compiled = {key: self._endpoint_rules(key, one, way) for key, one, way in wanted}
         return policy_set((rules for _, _, rules in self._compiled.values()), rules=found)
 
-    def blame(self, check: Check, error: KernelError) -> bool:
+    def blame(self, check: Check, error: RuleRefused) -> bool:
         """After the kernel refused the rules: close those whose policies are at fault.
 
         True when there are any: then rules without them are worth another attempt.
         """
-        suspect = error.chain if isinstance(error, RuleRefused) else ""
         chains, sets = self.book.own_chains(), self.book.rules().sets
 
         def question(owners: Sequence[PolicyId]) -> str:
             asked = {name: chain for one in owners for name, chain in chains[one].items()}
             return check(asked, {key: sets[key] for key in wanted_sets(asked) if key in sets})
 
-        suspects = [owner for owner, own in chains.items() if suspect in own]
+        suspects = [owner for owner, own in chains.items() if error.chain in own]
         found = refused(tuple(chains), question, suspects)
         for owner, problem in found.items():
             self.log.error("policy_refused", policy=owner, reason=problem)

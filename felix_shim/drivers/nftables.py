@@ -43,6 +43,8 @@ __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
 _ATTEMPTS = 5
 """Of a change that others' commits keep overtaking."""
+_BYTES_A_SECOND = 10_000
+"""Of nft text, at the very least; 500,000 where the processor is nft's alone."""
 _LINE = re.compile(r"^/dev/stdin:(\d+):")
 _COMMAND = re.compile(r"(?:add rule inet \S+ |\tchain )(\S+) ")
 
@@ -50,7 +52,8 @@ _COMMAND = re.compile(r"(?:add rule inet \S+ |\tchain )(\S+) ")
 class Nftables:
     """Owner of `table inet tortie` and `table arp tortie` in this thread's network namespace.
 
-    Not thread-safe: one lane owns it. `deadline` bounds each nft process, in seconds.
+    Not thread-safe: one lane owns it. `deadline` bounds each nft process (s), and grows with what
+    it is given: on a node whose processors are busy elsewhere, a large text takes long.
     """
 
     def __init__(self, *, binary: str = "nft", deadline: float = 10.0) -> None:
@@ -137,7 +140,7 @@ class Nftables:
         tag = free_tag(present)
         try:
             self._commit(render(desired, tag), desired, generation)
-        except KernelError:  # base chains of another kind, say
+        except RuleRefused:  # base chains of another kind, say
             present = {}
             self._commit(render_anew(desired, tag), desired, read_generation())
         self._tag = tag
@@ -166,6 +169,7 @@ class Nftables:
             self._generation = now
 
     def _run(self, *arguments: str, text: str = "") -> str:
+        deadline = self._deadline + len(text) / _BYTES_A_SECOND
         try:
             with given(text) as file:
                 process = subprocess.Popen(
@@ -175,9 +179,9 @@ class Nftables:
                     stderr=subprocess.PIPE,
                     text=True,
                 )
-            stdout, stderr = communicate(process, Deadline(self._deadline))
+            stdout, stderr = communicate(process, Deadline(deadline))
         except subprocess.TimeoutExpired as error:
-            raise KernelError(f"nft did not finish within {self._deadline:g} s") from error
+            raise KernelError(f"nft did not finish within {deadline:.3g} s") from error
         except OSError as error:
             raise KernelError(f"cannot run {self._binary}: {error}") from error
         if process.returncode != 0:
