@@ -15,10 +15,11 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 
 from felix_shim.drivers.nftables_change import Step, steps
 from felix_shim.drivers.nftables_expressions import NeedsNft
-from felix_shim.drivers.nftables_messages import batch
+from felix_shim.drivers.nftables_messages import Batch, batch
 from felix_shim.drivers.nftables_rules import TABLE
 from felix_shim.drivers.nftables_text import (
     FIRST_TAG,
@@ -49,6 +50,10 @@ _LINE = re.compile(r"^/dev/stdin:(\d+):")
 _COMMAND = re.compile(r"(?:add rule inet \S+ |\tchain )(\S+) ")
 
 
+class _Crashed(RuleRefused):
+    """`nft` did not survive what it was given, and may have sent it to the kernel or not."""
+
+
 class Nftables:
     """Owner of `table inet tortie` and `table arp tortie` in this thread's network namespace.
 
@@ -63,6 +68,7 @@ class Nftables:
         self._applied: PolicySet | None = None
         self._tag = FIRST_TAG
         self._generation: int | None = None
+        self._refused = False
         self._healthy = False
 
     def ready(self) -> bool:
@@ -80,7 +86,7 @@ class Nftables:
             self._replace(desired, generation)
         elif some := steps(self._applied, desired, self._tag):
             self._change(some, desired, generation)
-        self._healthy = True
+        self._healthy, self._refused = True, False
 
     def check(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
         """Why the kernel would refuse these alone, in a table that is not made; empty: it takes
@@ -99,26 +105,31 @@ class Nftables:
         return True
 
     def _change(self, some: tuple[Step, ...], desired: PolicySet, generation: int) -> None:
+        """The difference. When the kernel refuses a rule of it, `nft` is to say what is wrong; when
+        it refuses anything else, or twice, the tables are not what we thought."""
         suspect = ""
         try:
-            self._step(some, desired, generation)
+            found = batch(some, desired, self._tag)
+            self._send(found, desired, generation)
             return
+        except NeedsNft:
+            pass
         except RuleRefused as error:
             suspect = error.chain
+            if not suspect or self._refused:
+                self._replace(desired, read_generation())
+                return
         except KernelError:
-            pass
-        try:  # perhaps the tables are not what we thought: replace them whole
             self._replace(desired, read_generation())
+            return
+        self._refused = True
+        try:
+            self._commit(render_steps(some, desired, self._tag), desired, read_generation())
         except RuleRefused as error:
             raise RuleRefused(str(error), error.chain or suspect) from error
 
-    def _step(self, some: tuple[Step, ...], desired: PolicySet, generation: int) -> None:
-        """The difference, in one transaction; anew while others' commits overtake it."""
-        try:
-            found = batch(some, desired, self._tag)
-        except NeedsNft:
-            self._commit(render_steps(some, desired, self._tag), desired, generation)
-            return
+    def _send(self, found: Batch, desired: PolicySet, generation: int) -> None:
+        """One transaction of messages; anew while others' commits overtake it."""
         for _ in range(_ATTEMPTS):
             try:
                 after = commit(found.messages, generation)
@@ -155,15 +166,24 @@ class Nftables:
             return ""
 
     def _commit(self, text: str, desired: PolicySet, generation: int) -> None:
-        """Run one transaction. What the kernel has is unknown until it succeeded."""
+        """Run one transaction. What the kernel has is unknown until it succeeded, or was refused.
+
+        Others' commits are heard anew from then on: of so many messages some might be lost. Where
+        they cannot be heard, any of theirs has ours replaced.
+        """
+        before = self._applied, self._generation
         self._applied, self._generation = None, None
-        self._watch.end()  # of so many messages some might be lost
-        self._run("-f", "-", text=text)
-        self._applied = desired
+        self._watch.end()
         try:
+            self._run("-f", "-", text=text)
+        except _Crashed:
+            raise
+        except RuleRefused:
+            self._applied, self._generation = before
+            raise
+        self._applied = desired
+        with suppress(OSError):
             self._watch.begin()
-        except OSError as error:
-            raise KernelError(f"nf_tables: cannot hear of commits: {error}") from error
         now = read_generation()
         if now == generation + 1:  # ours was the only commit
             self._generation = now
@@ -184,7 +204,9 @@ class Nftables:
             raise KernelError(f"nft did not finish within {deadline:.3g} s") from error
         except OSError as error:
             raise KernelError(f"cannot run {self._binary}: {error}") from error
-        if process.returncode != 0:
+        if process.returncode < 0:
+            raise _Crashed(f"nft was ended by signal {-process.returncode}")
+        if process.returncode:
             problem = f"nft: {first_line(KernelError(stderr))}"
             raise RuleRefused(problem, _chain_at(stderr, text))
         return stdout

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -34,7 +34,7 @@ from tests.bench.policy_world import Size, fill, local_interface, remote_address
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.nft_monitor import Commit, NftMonitor, nft_monitor
 from tests.fakes.node_process import DEADLINE, NodeProcess, until
-from tests.fakes.process_tree import PeakMemory
+from tests.fakes.process_tree import PeakMemory, processor_seconds
 
 ENDPOINT_P50, ENDPOINT_P99, LABEL, ADDED, ELEMENTS, START, START_MIB = 20, 60, 10, 10, 2, 20, 400
 SETTLED = 0.05
@@ -102,16 +102,25 @@ def additions(node: Node, count: int) -> Measured:
     return found
 
 
-def start(process: NodeProcess) -> tuple[float, float]:
-    """Start the agent on a full store and an empty kernel: seconds until rules are in force, and
-    the most memory (MiB) of it and what it runs."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """`seconds` until rules are in force; of the processors; memory of the agent and `nft`."""
+
+    seconds: float
+    processor_s: float
+    mib: float
+
+
+def start(process: NodeProcess) -> Started:
+    """Start the agent on a full store and an empty kernel."""
     began = time.monotonic()
     process.start(wait=False)
     assert process.agent is not None
     with PeakMemory(process.agent.pid) as memory:
         until("the agent serves CNI", lambda: process.lines("cni_serving"))
         seconds = time.monotonic() - began
-    return seconds, memory.mib
+        used = processor_seconds(process.agent.pid)
+    return Started(seconds, used, memory.mib)
 
 
 def wire(process: NodeProcess, size: Size, count: int) -> None:
@@ -135,7 +144,7 @@ def rows_of(
     size: Size,
     found: Mapping[str, Measured],
     peer: Mapping[str, Sequence[float]],
-    started: tuple[float, float],
+    started: Started,
 ) -> list[BenchRow]:
     """The four rows of what must be reached; three of them have two figures."""
     loaded = f"{size.policies} policies, {size.remotes} remote endpoints"
@@ -152,8 +161,8 @@ def rows_of(
         at_most(f"{one}: p50; nft", middle(label.ms), middle(peer["label"]), "ms", LABEL),
         at_most(f"{one}: set elements touched", max(label.elements), None, "elements", ELEMENTS),
         at_most(f"{pod}: p50; nft", middle(added.ms), middle(peer["added"]), "ms", ADDED),
-        at_most(f"start-up; {loaded}", started[0], None, "s", START),
-        at_most(f"start-up; {loaded}: memory", started[1], None, "MiB", START_MIB),
+        at_most(f"start-up; {loaded}", started.seconds, None, "s", START),
+        at_most(f"start-up; {loaded}: memory", started.mib, None, "MiB", START_MIB),
     ]
 
 
@@ -171,7 +180,7 @@ def measure(directory: Path, size: Size, count: int) -> tuple[list[BenchRow], di
         wire(process, size, count)
         tell(f"the store of {process.name} is filled")
         started = start(process)
-        tell(f"the agent has started: {started[0]:.1f} s, {started[1]:.0f} MiB")
+        tell(f"the agent has started: {started}")
         last = f"local-{size.apps - 1}"
         until(f"{last} has its status file", lambda: process.status(last))
         with nft_monitor(process.name) as heard:
@@ -187,7 +196,7 @@ def measure(directory: Path, size: Size, count: int) -> tuple[list[BenchRow], di
     figures: dict[str, object] = {
         name: {"ms": one.ms, "elements": one.elements} for name, one in found.items()
     }
-    return rows, figures | {"nft": dict(peer), "start": started}
+    return rows, figures | {"nft": dict(peer), "start": asdict(started)}
 
 
 @click.command()

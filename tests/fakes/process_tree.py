@@ -1,7 +1,8 @@
-"""How much memory a process and those it runs have had, at most, while it was looked at."""
+"""What a process and those it runs use: memory at most, and the processors."""
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -37,8 +38,9 @@ class PeakMemory:
             self._look()
 
     def _look(self) -> None:
-        children = _children(self._pid)
-        now = _kib(self._pid, "VmRSS") + sum(_kib(one, "VmHWM") for one in children)
+        mine = _command(self._pid)
+        others = [one for one in _children(self._pid) if _command(one) != mine]
+        now = _kib(self._pid, "VmRSS") + sum(_kib(one, "VmHWM") for one in others)
         self.mib = max(self.mib, now / 1024, _kib(self._pid, "VmHWM") / 1024)
 
 
@@ -48,6 +50,19 @@ def _children(pid: int) -> list[int]:
         with suppress(OSError):
             found += [int(one) for one in entry.read_text().split()]
     return found + [one for child in found for one in _children(child)]
+
+
+def _command(pid: int) -> bytes:
+    """What it runs; a child that has not begun another program has its parent's memory, too."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process and its ended children have used of the processors. Raises `OSError`."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _kib(pid: int, what: str) -> int:

@@ -171,6 +171,51 @@ def test_a_refused_rule_is_named_and_the_old_ones_stay(known: bool, driver: Nfta
     assert again.ready() and "10.0.0.2" in nft("list", "ruleset")
 
 
+def test_after_a_refusal_the_next_difference_is_one_again(
+    driver: Nftables, heard: NftMonitor
+) -> None:
+    with pytest.raises(RuleRefused):
+        inside(lambda: driver.apply(WRONG))
+    inside(lambda: driver.apply(SECOND))
+    one = heard.wait(lambda _: True, 0, 60.0)
+    assert heard.commits == [one]
+    assert one.elements == {f"{KEY.name}-0": 1}
+
+
+def test_what_is_refused_twice_is_tried_whole(
+    driver: Nftables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if we were wrong about what the kernel has."""
+
+    def refuse(*_: object) -> int:
+        raise BatchRefused(errno.EINVAL, 1)
+
+    by_text = replace(FIRST, chains={**CHAINS, "pi-c": (DROP,)})
+    with monkeypatch.context() as patched:
+        patched.setattr(nftables, "commit", refuse)
+        inside(lambda: driver.apply(by_text))
+    assert driver.ready() and "pi-c" in tables(), "nft can what we cannot"
+    driver._applied = by_text  # it knows nothing of what it has just done
+    nft("delete chain inet tortie pi-c")
+    driver._generation = inside(read_generation)
+    inside(lambda: driver.apply(FIRST))
+    assert driver.ready() and "pi-c" not in tables()
+
+
+def test_an_nft_that_crashes_leaves_nobody_sure(
+    driver: Nftables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object, **__: object) -> str:
+        raise nftables._Crashed("nft was ended by signal 6")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "_run", crash)
+        with pytest.raises(RuleRefused):
+            inside(lambda: driver.apply(WRONG))
+    inside(lambda: driver.apply(SECOND))
+    assert driver.ready() and "10.0.0.2" in nft("list", "ruleset")
+
+
 def test_a_lost_answer_is_cleared_up(driver: Nftables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it was done or not: the rules are what they are to be afterwards."""
 
