@@ -34,12 +34,6 @@ class Batch:
     messages: tuple[Message, ...]
     origins: tuple[Step, ...]
 
-    @property
-    def elements(self) -> int:
-        """How many elements of sets come or go, as the rules name them."""
-        once = {id(step): step for step in self.origins if isinstance(step, OnElements)}
-        return sum(len(step.texts) for step in once.values())
-
     def chain_at(self, index: int | None) -> str:
         """The chain whose rule a message is of; empty when it is not of a rule."""
         step = self.origins[index] if index is not None else None
