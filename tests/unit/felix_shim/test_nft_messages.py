@@ -135,7 +135,7 @@ def test_many_elements_go_in_messages_that_fit() -> None:
         found = made(OnElements(verb, spec, texts))
         assert {one.kind for one in found.messages} == {kind}
         assert max(len(one.body) for one in found.messages) < 1 << 16
-        assert sum(len(one.body) for one in found.messages) > 20 * len(texts)
+        assert sum(len(one.body) for one in found.messages) > 16 * len(texts), "an element each"
 
 
 def test_intervals_that_touch_are_one() -> None:
