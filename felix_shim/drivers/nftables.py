@@ -37,7 +37,7 @@ from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.deadline import Deadline, communicate, given
 from libtortie.errors import KernelError, first_line
-from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, commit, read_generation
+from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, NftSocket, read_generation
 from libtortie.linux.nft_watch import TableWatch
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
@@ -64,6 +64,7 @@ class Nftables:
     def __init__(self, *, binary: str = "nft", deadline: float = 10.0) -> None:
         self._binary = binary
         self._deadline = deadline
+        self._socket = NftSocket()
         self._watch = TableWatch(TABLE)
         self._applied: PolicySet | None = None
         self._tag = FIRST_TAG
@@ -81,7 +82,7 @@ class Nftables:
         Raises `KernelError`; the kernel then has the rules it had before.
         """
         self._healthy = False
-        generation = read_generation()
+        generation = self._socket.generation()
         if self._applied is None or not self._intact(generation):
             self._replace(desired, generation)
         elif some := steps(self._applied, desired, self._tag):
@@ -117,14 +118,14 @@ class Nftables:
         except RuleRefused as error:
             suspect = error.chain
             if not suspect or self._refused:
-                self._replace(desired, read_generation())
+                self._replace(desired, self._socket.generation())
                 return
         except KernelError:
-            self._replace(desired, read_generation())
+            self._replace(desired, self._socket.generation())
             return
         self._refused = True
         try:
-            self._commit(render_steps(some, desired, self._tag), desired, read_generation())
+            self._commit(render_steps(some, desired, self._tag), desired, self._socket.generation())
         except RuleRefused as error:
             raise RuleRefused(str(error), error.chain or suspect) from error
 
@@ -132,9 +133,9 @@ class Nftables:
         """One transaction of messages; anew while others' commits overtake it."""
         for _ in range(_ATTEMPTS):
             try:
-                after = commit(found.messages, generation)
+                after = self._socket.commit(found.messages, generation)
             except GenerationMoved:
-                generation = read_generation()
+                generation = self._socket.generation()
                 if not self._intact(generation):
                     raise
                 continue
@@ -153,10 +154,10 @@ class Nftables:
             self._commit(render(desired, tag), desired, generation)
         except RuleRefused:  # base chains of another kind, say
             present = {}
-            self._commit(render_anew(desired, tag), desired, read_generation())
+            self._commit(render_anew(desired, tag), desired, self._socket.generation())
         self._tag = tag
         if sweep := render_sweep(present, desired, tag):
-            self._commit(sweep, desired, read_generation())
+            self._commit(sweep, desired, self._socket.generation())
 
     def _names(self, family: str) -> str:
         """A table's listing without elements; empty when there is no such table."""
@@ -184,7 +185,7 @@ class Nftables:
         self._applied = desired
         with suppress(OSError):
             self._watch.begin()
-        now = read_generation()
+        now = self._socket.generation()
         if now == generation + 1:  # ours was the only commit
             self._generation = now
 

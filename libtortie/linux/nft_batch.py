@@ -58,44 +58,80 @@ class FateUnknown(KernelError):
     """The kernel's answer was lost: the transaction is in the kernel, or nothing of it is."""
 
 
-def read_generation(deadline: float = 2.0) -> int:
-    """The count of nf_tables commits in this network namespace. Raises `KernelError`."""
-    kind = _SUBSYSTEM << 8 | GETGEN
-    try:
-        with open_socket(deadline, _NETLINK_NETFILTER) as sock:
-            sock.send(HEADER.pack(HEADER.size + 4, kind, NLM_F_REQUEST, 1, 0) + bytes(4))
-            reply = sock.recv(_BUFFER)
-    except OSError as error:
-        raise KernelError(f"nftables generation: {error}") from error
-    for _, _, body in messages(reply, 1):
-        found = attributes(body, _NFGEN_SIZE).get(_GEN_ID)
-        if found is not None and len(found) == 4:
-            return int.from_bytes(found, "big")
-    raise KernelError("nftables generation: the kernel's answer holds none")
-
-
 def next_generation(generation: int) -> int:
     """What the kernel counts after one commit; 0 is never used."""
     return (generation + 1) & 0xFFFFFFFF or 1
 
 
-def commit(batch: Sequence[Message], generation: int) -> int:
-    """Do all of it, in this thread's network namespace; the ruleset's generation afterwards.
+class NftSocket:
+    """Transactions of the network namespace in which it is first used; one thread at a time.
 
-    Raises `GenerationMoved`, `BatchRefused` (nothing was done),
-    `FateUnknown`, `KernelError` (nothing was sent).
+    One socket for all of them: closing one waits until the kernel has destroyed what transactions
+    have removed, 10 ms and more. After any failure the next one is new, so that no late answer is
+    taken for another's.
     """
-    if not batch:
-        return generation
-    data = _packed(batch, generation)
+
+    def __init__(self, deadline: float = 2.0) -> None:
+        self._deadline = deadline
+        self._sock: socket.socket | None = None
+
+    def generation(self) -> int:
+        """The count of commits. Raises `KernelError`."""
+        kind = _SUBSYSTEM << 8 | GETGEN
+        try:
+            sock = self._opened()
+            sock.send(HEADER.pack(HEADER.size + 4, kind, NLM_F_REQUEST, 1, 0) + bytes(4))
+            reply = sock.recv(_BUFFER)
+        except OSError as error:
+            self.close()
+            raise KernelError(f"nftables generation: {error}") from error
+        for _, _, body in messages(reply, 1):
+            found = attributes(body, _NFGEN_SIZE).get(_GEN_ID)
+            if found is not None and len(found) == 4:
+                return int.from_bytes(found, "big")
+        self.close()
+        raise KernelError("nftables generation: the kernel's answer holds none")
+
+    def commit(self, batch: Sequence[Message], generation: int) -> int:
+        """Do all of it; the ruleset's generation afterwards.
+
+        Raises `GenerationMoved`, `BatchRefused` (nothing was done), `FateUnknown`, `KernelError`
+        (nothing was sent).
+        """
+        if not batch:
+            return generation
+        data = _packed(batch, generation)
+        try:
+            sock = self._opened()
+        except OSError as error:
+            raise KernelError(f"nf_tables: no socket: {error}") from error
+        try:
+            _send(sock, data)
+            _await(sock, len(batch))
+        except BaseException:
+            self.close()
+            raise
+        return next_generation(generation)
+
+    def close(self) -> None:
+        """Release the socket."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _opened(self) -> socket.socket:
+        if self._sock is None:
+            self._sock = open_socket(self._deadline, _NETLINK_NETFILTER)
+        return self._sock
+
+
+def read_generation() -> int:
+    """The count of nf_tables commits in this thread's network namespace. Raises `KernelError`."""
+    sock = NftSocket()
     try:
-        sock = open_socket(protocol=_NETLINK_NETFILTER)
-    except OSError as error:
-        raise KernelError(f"nf_tables: no socket: {error}") from error
-    with sock:
-        _send(sock, data)
-        _await(sock, len(batch))
-    return next_generation(generation)
+        return sock.generation()
+    finally:
+        sock.close()
 
 
 def _packed(batch: Sequence[Message], generation: int) -> bytes:

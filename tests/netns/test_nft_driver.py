@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,10 +24,10 @@ from libtortie.linux.nft_batch import (
     BatchRefused,
     FateUnknown,
     GenerationMoved,
-    commit,
+    NftSocket,
     read_generation,
 )
-from libtortie.linux.nft_wire import chain_creation, chain_deletion
+from libtortie.linux.nft_wire import Message, chain_creation, chain_deletion
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.nft_monitor import NftMonitor, nft_monitor
 from tests.fakes.rule_changes import ENDPOINTS
@@ -90,16 +90,19 @@ def make_table(number: int) -> None:
     nft(f"add table ip t{number}")
 
 
-def before_commits(monkeypatch: pytest.MonkeyPatch, foreign: Callable[[int], None]) -> list[int]:
+def before_commits(
+    driver: Nftables, monkeypatch: pytest.MonkeyPatch, foreign: Callable[[int], None]
+) -> list[int]:
     """Have something happen just before each transaction of ours; the list counts them."""
     count: list[int] = []
 
-    def late(*arguments: object) -> int:
-        count.append(len(count))
-        foreign(len(count))
-        return commit(*arguments)  # type: ignore[arg-type]  # what the driver gives
+    class Late(NftSocket):
+        def commit(self, batch: Sequence[Message], generation: int) -> int:
+            count.append(len(count))
+            foreign(len(count))
+            return super().commit(batch, generation)
 
-    monkeypatch.setattr(nftables, "commit", late)
+    monkeypatch.setattr(driver, "_socket", Late())
     return count
 
 
@@ -121,7 +124,9 @@ def test_anothers_commit_in_between_is_waited_out(
     driver: Nftables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tables()
-    count = before_commits(monkeypatch, lambda number: make_table(number) if number < 3 else None)
+    count = before_commits(
+        driver, monkeypatch, lambda number: make_table(number) if number < 3 else None
+    )
     inside(lambda: driver.apply(SECOND))
     assert len(count) == 3
     inside(lambda: driver.apply(FIRST))
@@ -136,13 +141,22 @@ def test_anothers_change_of_our_rules_in_between_is_not_built_upon(
     def tamper(_: int) -> None:
         nft("flush chain inet tortie pi-b")
 
-    before_commits(monkeypatch, tamper)
+    before_commits(driver, monkeypatch, tamper)
     inside(lambda: driver.apply(SECOND))
     assert driver.ready()
     assert "counter" in nft("list", "chain", "inet", "tortie", "pi-b")
     ours = without_tags(nft("-s", "list", "table", "inet", "tortie"))
     inside(lambda: clean.apply(SECOND))
     assert without_tags(nft("-s", "list", "table", "inet", "tortie")) == ours
+
+
+def commit(batch: Sequence[Message], generation: int) -> int:
+    """By a socket of its own."""
+    sock = NftSocket()
+    try:
+        return sock.commit(batch, generation)
+    finally:
+        sock.close()
 
 
 def without_tags(text: str) -> list[str]:
@@ -152,7 +166,7 @@ def without_tags(text: str) -> list[str]:
 def test_who_commits_all_the_time_does_not_keep_ours_out(
     driver: Nftables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = before_commits(monkeypatch, make_table)
+    count = before_commits(driver, monkeypatch, make_table)
     inside(lambda: driver.apply(SECOND))
     assert 1 < len(count) <= nftables._ATTEMPTS
     assert driver.ready() and "10.0.0.2" in nft("list", "ruleset")
@@ -192,7 +206,7 @@ def test_what_is_refused_twice_is_tried_whole(
 
     by_text = replace(FIRST, chains={**CHAINS, "pi-c": (DROP,)})
     with monkeypatch.context() as patched:
-        patched.setattr(nftables, "commit", refuse)
+        patched.setattr(driver._socket, "commit", refuse)
         inside(lambda: driver.apply(by_text))
     assert driver.ready() and "pi-c" in tables(), "nft can what we cannot"
     driver._applied = by_text  # it knows nothing of what it has just done

@@ -17,7 +17,7 @@ from felix_shim.drivers.nftables_text import FIRST_TAG, render, render_delta
 from felix_shim.policy import PolicySet
 from felix_shim.rules import OnPort, Plain, Rule, Side
 from libtortie.linux.netns import Netns
-from libtortie.linux.nft_batch import commit, read_generation
+from libtortie.linux.nft_batch import NftSocket, read_generation
 from libtortie.model.policy import PortRange
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.rule_changes import policy_sets
@@ -56,7 +56,7 @@ def by_messages(before: PolicySet, after: PolicySet) -> None:
 
     def send() -> None:
         generation = read_generation()
-        after = commit(found.messages, generation)
+        after = NftSocket().commit(found.messages, generation)
         assert after == read_generation() == generation + bool(found.messages), "one transaction"
 
     inside(OURS, send)
