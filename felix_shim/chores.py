@@ -21,11 +21,11 @@ from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
+from felix_shim.policy_blame import RuleRefused
 from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
 from felix_shim.surroundings import Surroundings
 from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
-from libtortie.errors import KernelError
 from libtortie.model.keys import Key
 from libtortie.model.policy import PortRange
 
@@ -252,8 +252,8 @@ class Chores:
         desk, check = self.world.desk, self.out.check_rules
         try:
             return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
-        except KernelError:
-            if check is None or not desk.blame(check):
+        except RuleRefused as error:
+            if check is None or not desk.blame(check, error):
                 raise
         return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
 

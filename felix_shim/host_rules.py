@@ -20,7 +20,7 @@ from felix_shim.rules import (
     Chain,
     ConnState,
     Goto,
-    InState,
+    HasState,
     Jump,
     Match,
     OnLink,
@@ -31,7 +31,7 @@ from felix_shim.rules import (
 from libtortie.model.ipam import IPAddress
 from libtortie.model.policy import ALL_LINKS, HostEnd
 
-KNOWN = Rule((InState(ConnState.KNOWN),), Plain.ACCEPT)
+KNOWN = Rule((HasState((ConnState.ESTABLISHED, ConnState.RELATED)),), Plain.ACCEPT)
 LOOPBACK = "lo"
 GO_ON = "go-on"
 """An empty chain: what goes to it goes on behind the last jump."""
@@ -162,7 +162,7 @@ def _of_link(stage: HostStage, here: tuple[Match, ...], plan: HostPlan) -> Itera
         if earlier is HostStage.WAS_ALLOWED:
             yield Rule(here, Jump(_was_allowed(plan.courses[earlier])))
         else:
-            untracked = InState(ConnState.UNTRACKED)
+            untracked = HasState((ConnState.UNTRACKED,))
             yield Rule((untracked, *here), Jump(plan.courses[earlier]))
     course = plan.courses.get(stage, "")
     if course and stage in _ENDING:

@@ -70,7 +70,8 @@ def nat_sets(pools: Iterable[IPPoolSpec]) -> Mapping[SetKey, Elements]:
 
 
 def _elements(nets: Iterable[IPNetwork]) -> Elements:
-    return Elements(frozenset(text for net in collapsed(nets) for text in halves(net)), True)
+    texts = (text for net in collapsed(nets) for text in halves(net))
+    return Elements.of(texts, interval=True)
 
 
 def _rules(version: int, settings: NatSettings) -> Iterator[Rule]:

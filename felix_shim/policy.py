@@ -127,7 +127,16 @@ def policy_set(
     addresses) is used, so that the choice does not depend on order.
     """
     chosen: dict[str, EndpointPolicy] = {}
-    for endpoint in sorted(endpoints, key=lambda one: (one.interface, one.mac, str(one.addresses))):
-        chosen[endpoint.interface] = endpoint
-    chains = {**NODE_CHAINS, **rules.chains}
-    return PolicySet(tuple(chosen.values()), endpoint_to_host, chains, rules.sets)
+    for endpoint in endpoints:
+        rival = chosen.get(endpoint.interface)
+        if rival is None or _rank(rival) <= _rank(endpoint):
+            chosen[endpoint.interface] = endpoint
+    ordered = tuple(chosen[name] for name in sorted(chosen))
+    chains = rules.chains
+    if not NODE_CHAINS.keys() <= chains.keys():
+        chains = {**NODE_CHAINS, **chains}
+    return PolicySet(ordered, endpoint_to_host, chains, rules.sets)
+
+
+def _rank(endpoint: EndpointPolicy) -> tuple[str, str]:
+    return endpoint.mac, str(endpoint.addresses)

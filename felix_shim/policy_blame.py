@@ -6,19 +6,35 @@ rules at all are refused, it is not the rules that are wrong, and nobody is blam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
+
+from libtortie.errors import KernelError
 
 K = TypeVar("K")
 Question = Callable[[Sequence[K]], str]
 """Why the rules of these owners are refused; empty when they are taken."""
 
 
-def refused(owners: Sequence[K], question: Question[K]) -> dict[K, str]:
-    """Owners whose rules are refused even alone, and why; few questions when they are few."""
+class RuleRefused(KernelError):
+    """The kernel does not take rules; `chain` has the one at fault, empty if that is not known."""
+
+    def __init__(self, problem: str, chain: str = "") -> None:
+        super().__init__(problem)
+        self.chain = chain
+
+
+def refused(
+    owners: Sequence[K], question: Question[K], suspects: Collection[K] = ()
+) -> dict[K, str]:
+    """Owners whose rules are refused even alone, and why; few questions when they are few.
+
+    Suspects are asked about first, so that when they are all, nobody is searched for.
+    """
     if question(()):
         return {}
-    found = _halves(owners, question)
+    found = {one: problem for one in suspects if (problem := question((one,)))}
+    found |= _halves([one for one in owners if one not in found], question)
     return {} if question(()) else found
 
 

@@ -84,11 +84,20 @@ _STAGES: tuple[Stage, ...] = (*Direction, *HostStage)
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What endpoints come to that the same selectors select and that have the same profiles."""
+    """What endpoints come to that the same selectors select and that have the same profiles.
 
-    ways: Ways
-    chains: Mapping[str, Chain]
+    `host` is a host endpoint's; no other has the same plan.
+    """
+
+    ways: Ways = field(default_factory=Ways)
+    chains: Mapping[str, Chain] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[tuple[PolicyId, str], ...] = ()
+    sets: frozenset[SetKey] = frozenset()
+    host: HostPlan | None = None
+
+
+_Subject = tuple[str, ...] | HostEnd
+"""A workload's profiles, or a host endpoint."""
 
 
 @dataclass(slots=True)
@@ -106,9 +115,11 @@ class PolicyBook:
     _profiles: dict[str, Profile] = field(default_factory=dict)
     _unreadable: UnreadableSets = field(init=False)
     _own: dict[tuple[PolicyId, Stage], Chain] = field(default_factory=dict)
-    _plans: dict[tuple[frozenset[str], tuple[str, ...]], _Plan] = field(default_factory=dict)
+    _plans: dict[tuple[frozenset[str], _Subject], _Plan] = field(default_factory=dict)
+    _taken: dict[Key, _Plan] = field(default_factory=dict)
     _outdated_plans: bool = False
-    _stale: bool = True
+    _outdated_parts: set[str] = field(default_factory=set)
+    _turned: set[Key] = field(default_factory=set)
     _rules: PolicyRules = field(default_factory=PolicyRules)
 
     def __post_init__(self) -> None:
@@ -125,7 +136,7 @@ class PolicyBook:
         self._policies[policy.id] = policy
         self._selecting[policy.selector].add(policy.id)
         self._subjects.watch(policy.selector)
-        self._outdated_plans = True
+        self._outdated_parts.add(policy.selector)
 
     def remove_policy(self, policy: PolicyId) -> None:
         """A policy is no more."""
@@ -137,13 +148,14 @@ class PolicyBook:
             del self._selecting[before.selector]
             self._subjects.forget(before.selector)
         self._refused.pop(policy, None)
-        self._outdated(policy)
+        self._outdated(policy, before.selector)
 
     def refuse(self, policy: PolicyId, problem: str) -> None:
         """The kernel does not take a policy's rules: until it says something else, it is closed."""
         if policy in self._policies or policy.kind == "Profile":
             self._refused[policy] = problem
-            self._outdated_plans = True
+            known = self._policies.get(policy)
+            self._outdated_parts.add(known.selector if known else _profile_part(policy.name))
 
     def put_tier(self, tier: TierRank) -> None:
         """A tier is this now."""
@@ -163,13 +175,13 @@ class PolicyBook:
         self._inherit(profile.name, dict(profile.labels))
         if before is None or replaced_rules(before, profile):
             self._refused.pop(profile_id(profile.name), None)
-            self._outdated(profile_id(profile.name))
+            self._outdated(profile_id(profile.name), _profile_part(profile.name))
 
     def remove_profile(self, name: str) -> None:
         """A profile is no more."""
         if self._profiles.pop(name, None) is not None:
             self._inherit(name, {})
-            self._outdated(profile_id(name))
+            self._outdated(profile_id(name), _profile_part(name))
 
     def put_item(self, key: Key, item: Item) -> None:
         """Something that selectors select is this now."""
@@ -191,14 +203,14 @@ class PolicyBook:
         """An endpoint of this node, which needs rules."""
         if self._locals.get(key) != item.profiles:
             self._locals[key] = item.profiles
-            self._stale = True
+            self._turned.add(key)
         self._subjects.put(key, Labelled(dict(item.labels), item.profiles))
 
     def put_host(self, key: Key, end: HostEnd, item: Item) -> None:
         """A host endpoint of this node."""
         if self._hosts.get(key) != end:
             self._hosts[key] = end
-            self._stale = True
+            self._turned.add(key)
         self._subjects.put(key, Labelled(dict(item.labels), item.profiles))
 
     def remove_local(self, key: Key) -> None:
@@ -206,20 +218,20 @@ class PolicyBook:
         known = self._locals.pop(key, None) is not None
         if self._hosts.pop(key, None) is not None or known:
             self._subjects.remove(key)
-            self._stale = True
+            self._turned.add(key)
 
     # -- what it comes to --------------------------------------------------------------------
 
     def rules(self) -> PolicyRules:
         """The rules of what there is; parts that did not change are the same values as before."""
-        if self._outdated_plans:
-            self._plans.clear()
-        if self._subjects.drain() or self._stale or self._outdated_plans:
+        self._turned |= {key for _, key in self._subjects.drain()}
+        self._drop_outdated()
+        if self._turned or not self._rules.chains:
             self._arrange()
-            self._stale = self._outdated_plans = False
-        elements = self.sets.elements()
-        before = self._rules
-        self._rules = replace(before, sets=elements)
+            self._turned = set()
+        before, elements = self._rules, self.sets.elements()
+        if elements is not before.sets:
+            self._rules = replace(before, sets=elements)
         return self._rules
 
     def own_chains(self) -> dict[PolicyId, dict[str, Chain]]:
@@ -249,60 +261,85 @@ class PolicyBook:
         self.sets.inherit(profile, labels)
         self._outdated_plans |= bool(self._unreadable)
 
-    def _outdated(self, owner: PolicyId) -> None:
+    def _outdated(self, owner: PolicyId, part: str) -> None:
         for direction in _STAGES:
             self._own.pop((owner, direction), None)
-        self._outdated_plans = True
+        self._outdated_parts.add(part)
+
+    def _drop_outdated(self) -> None:
+        """Forget plans that are made of something that is another now, and who goes by them."""
+        parts = self._outdated_parts
+        if not parts and not self._outdated_plans:
+            return
+        dropped = {
+            key: plan
+            for key, plan in self._plans.items()
+            if self._outdated_plans
+            or not parts.isdisjoint(key[0])
+            or not parts.isdisjoint(map(_profile_part, _profiles(key[1])))
+        }
+        for key in dropped:
+            del self._plans[key]
+        gone = {id(plan) for plan in dropped.values()}
+        self._turned |= {key for key, plan in self._taken.items() if id(plan) in gone}
+        self._outdated_plans, self._outdated_parts = False, set()
 
     def _arrange(self) -> None:
-        """Courses of all local endpoints, and the chains of these courses."""
-        plans = {key: self._plan(key, profiles) for key, profiles in self._locals.items()}
-        ways = {key: plan.ways for key, plan in plans.items()}
-        closed = [
+        """Courses of the local endpoints that have turned, and the chains of all courses."""
+        before = {id(plan): plan for plan in self._taken.values()}  # alive, or ids tell nothing
+        for key in self._turned:
+            self._taken.pop(key, None)
+            subject = self._hosts.get(key) or self._locals.get(key)
+            if subject is not None:
+                self._taken[key] = self._plan(self._subjects.selecting(key), subject)
+        taken = {id(plan): plan for plan in self._taken.values()}
+        chains = self._rules.chains
+        if before.keys() != taken.keys() or not chains:
+            chains = {CLOSED: (DROP,)}
+            for plan in taken.values():
+                chains |= plan.chains
+            self.sets.use(frozenset().union(*(plan.sets for plan in taken.values())))
+            self._plans = {key: plan for key, plan in self._plans.items() if id(plan) in taken}
+        ways = {key: plan.ways for key, plan in self._taken.items() if plan.host is None}
+        hosts = (plan.host for plan in self._taken.values() if plan.host is not None)
+        placed = tuple(sorted(hosts, key=lambda one: one.end.name))
+        closed = tuple(
             Closed(key, policy, problem)
-            for key, plan in plans.items()
+            for key, plan in self._taken.items()
             for policy, problem in plan.problems
-        ]
-        chains: dict[str, Chain] = {CLOSED: (DROP,)}
-        for plan in {id(plan): plan for plan in plans.values()}.values():
-            chains |= plan.chains
-        hosts = tuple(self._host(key, end, chains, closed) for key, end in self._hosts.items())
-        if chains != self._rules.chains:
-            self.sets.use(frozenset().union(*(sets_of(chain) for chain in chains.values())))
-        self._rules = PolicyRules(chains, {}, ways, tuple(closed), hosts)
+        )
+        self._rules = PolicyRules(chains, self._rules.sets, ways, closed, placed)
 
-    def _plan(self, key: Key, profiles: tuple[str, ...]) -> _Plan:
-        selecting = self._subjects.selecting(key)
-        plan = self._plans.get((selecting, profiles))
+    def _plan(self, selecting: frozenset[str], subject: _Subject) -> _Plan:
+        plan = self._plans.get((selecting, subject))
         if plan is None:
-            plan = self._plans[selecting, profiles] = self._planned(selecting, profiles)
+            found = sorted(one for text in selecting for one in self._selecting[text])
+            policies = [self._policies[one] for one in found]
+            if isinstance(subject, HostEnd):
+                plan = self._host_plan(subject, policies)
+            else:
+                plan = self._workload_plan(subject, policies)
+            self._plans[selecting, subject] = plan
         return plan
 
-    def _planned(self, selecting: frozenset[str], profiles: tuple[str, ...]) -> _Plan:
-        found = sorted(one for text in selecting for one in self._selecting[text])
-        policies = [self._policies[one] for one in found]
+    def _workload_plan(self, profiles: tuple[str, ...], policies: list[Policy]) -> _Plan:
         if problems := tuple(self._problems(policies, profiles)):
-            return _Plan(Ways(), {}, problems)
+            return _Plan(problems=problems)
         courses = [course(one, policies, profiles, self._tiers) for one in Direction]
         chains: dict[str, Chain] = {}
         for wanted in courses:
             chains |= self._chains(wanted)
         ingress, egress = courses
-        return _Plan(Ways(ingress.chain, egress.chain), chains)
+        return _Plan(Ways(ingress.chain, egress.chain), chains, sets=_sets_of(chains))
 
-    def _host(
-        self, key: Key, end: HostEnd, chains: dict[str, Chain], closed: list[Closed]
-    ) -> HostPlan:
-        """A host endpoint's plan; adds to chains and to who is closed."""
-        selecting = self._subjects.selecting(key)
-        found = sorted(one for text in selecting for one in self._selecting[text])
-        policies = [self._policies[one] for one in found]
+    def _host_plan(self, end: HostEnd, policies: list[Policy]) -> _Plan:
+        """What is wrong closes it; for what goes through it only if that is policed at all."""
         problems = list(self._problems(policies, end.profiles))
         if end.problem:
             problems.append((PolicyId(end.name, "", "HostEndpoint"), end.problem))
-        closed += [Closed(key, policy, problem) for policy, problem in problems]
         wrong = {policy for policy, _ in problems}
         forward = any(one.forwarded for one in policies if one.id in wrong)
+        chains: dict[str, Chain] = {}
         courses: dict[HostStage, str] = {}
         for stage in HostStage if not wrong else () if forward else FORWARDED:
             profiles = end.profiles if stage.has_profiles else ()
@@ -310,7 +347,8 @@ class PolicyBook:
             if wanted.stretches or stage.has_profiles:
                 courses[stage] = wanted.chain
                 chains |= self._chains(wanted)
-        return HostPlan(end, MappingProxyType(courses), bool(wrong), forward)
+        host = HostPlan(end, MappingProxyType(courses), bool(wrong), forward)
+        return _Plan(Ways(), chains, tuple(problems), _sets_of(chains), host)
 
     def _problems(
         self, policies: list[Policy], profiles: tuple[str, ...]
@@ -356,6 +394,19 @@ class PolicyBook:
         if profile is not None:
             return profile.ingress if direction.ingress else profile.egress
         return ANY if name == DEFAULT_ALLOW or name.startswith(NAMESPACE_PROFILE) else ()
+
+
+def _profiles(subject: _Subject) -> tuple[str, ...]:
+    return subject.profiles if isinstance(subject, HostEnd) else subject
+
+
+def _sets_of(chains: Mapping[str, Chain]) -> frozenset[SetKey]:
+    return frozenset().union(*map(sets_of, chains.values()))
+
+
+def _profile_part(name: str) -> str:
+    """A profile as a part of a plan; no selector reads like that."""
+    return f"profile {name}"
 
 
 def replaced_rules(before: Profile, after: Profile) -> bool:

@@ -18,13 +18,13 @@ from felix_shim.events import InSync, Listed, Seen, Stored, Unstored, Vanished
 from felix_shim.jsonlog import Log
 from felix_shim.kube_desk import KubeDesk
 from felix_shim.model import Endpoint
-from felix_shim.policy import PolicySet, compile_endpoint, policy_set
-from felix_shim.policy_blame import refused
+from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, policy_set
+from felix_shim.policy_blame import RuleRefused, refused
 from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
-from felix_shim.surroundings import NOTHING_AROUND, Surroundings, with_node
+from felix_shim.surroundings import NOTHING_AROUND, NodeRules, Surroundings
 from felix_shim.unreadable_sets import Unreadable
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
@@ -73,6 +73,8 @@ class PolicyDesk:
     _changes: deque[Change] = field(default_factory=deque)
     _known: dict[Scope, set[Key]] = field(default_factory=dict)
     _closed: frozenset[Closed] = frozenset()
+    _node_rules: NodeRules = field(default_factory=NodeRules)
+    _compiled: dict[Key, tuple[Endpoint, Ways, EndpointPolicy]] = field(default_factory=dict)
     _closings: list[tuple[Endpoint, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,11 +94,12 @@ class PolicyDesk:
         endpoints = tuple(endpoints)
         self._tell(found, dict(endpoints))
         closed = Ways()
-        compiled = (compile_endpoint(one, found.ways.get(key, closed)) for key, one in endpoints)
+        wanted = [(key, one, found.ways.get(key, closed)) for key, one in endpoints]
+        self._compiled = {key: self._endpoint_rules(key, one, way) for key, one, way in wanted}
         return policy_set(
-            compiled,
+            (rules for _, _, rules in self._compiled.values()),
             endpoint_to_host=around.settings.endpoint_to_host,
-            rules=with_node(found, around),
+            rules=self._node_rules.added_to(found, around),
         )
 
     def closings(self) -> list[tuple[Endpoint, str]]:
@@ -104,7 +107,7 @@ class PolicyDesk:
         found, self._closings = self._closings, []
         return found
 
-    def blame(self, check: Check) -> bool:
+    def blame(self, check: Check, error: RuleRefused) -> bool:
         """After the kernel refused the rules: close those whose policies are at fault.
 
         True when there are any: then rules without them are worth another attempt.
@@ -115,13 +118,23 @@ class PolicyDesk:
             asked = {name: chain for one in owners for name, chain in chains[one].items()}
             return check(asked, {key: sets[key] for key in wanted_sets(asked) if key in sets})
 
-        found = refused(tuple(chains), question)
+        suspects = [owner for owner, own in chains.items() if error.chain in own]
+        found = refused(tuple(chains), question, suspects)
         for owner, problem in found.items():
             self.log.error("policy_refused", policy=owner, reason=problem)
             self.book.refuse(owner, problem)
         return bool(found)
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _endpoint_rules(
+        self, key: Key, endpoint: Endpoint, ways: Ways
+    ) -> tuple[Endpoint, Ways, EndpointPolicy]:
+        """What an endpoint's rules are made of, and they; the same value when that is."""
+        known = self._compiled.get(key)
+        if known is not None and known[0] is endpoint and known[1] == ways:
+            return known
+        return endpoint, ways, compile_endpoint(endpoint, ways)
 
     def _take(self, change: Change) -> None:
         if isinstance(change, Seen | Vanished | InSync):

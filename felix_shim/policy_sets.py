@@ -10,36 +10,85 @@ Not thread-safe. Every change of a set makes a new frozen value of that set alon
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import ip_address
 from typing import Generic, TypeVar
 
 from felix_shim.label_index import LabelIndex, Labelled
 from felix_shim.policy_compile import collapsed, halves
 from felix_shim.rules import SetKey, SetKind
+from felix_shim.snapshots import Snapshot, TextSet
 from libtortie.model.policy import IPNetwork, Item
 
 I = TypeVar("I")  # noqa: E741  # the item's key
 ALL = "all()"
+_NO_TEXTS = TextSet()
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
     """A set's elements. `interval`: there are networks among them."""
 
-    texts: frozenset[str] = frozenset()
+    held: TextSet = _NO_TEXTS
     interval: bool = False
+
+    @classmethod
+    def of(cls, texts: Iterable[str], *, interval: bool = False) -> Elements:
+        """These elements."""
+        return cls(TextSet.of(texts), interval)
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """All of them; costs what there is."""
+        return frozenset(self.held)
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Elements and how many items give each; `frozen` is dropped by a change."""
+    """Hosts and networks, and how many items give each; what of it came or went since `frozen`.
+
+    `ranges` are the networks that lie in no other, as numbers, in order.
+    """
 
     hosts: Counter[str] = field(default_factory=Counter)
     nets: Counter[IPNetwork] = field(default_factory=Counter)
-    frozen: Elements | None = None
+    turned: set[str] = field(default_factory=set)
+    nets_turned: bool = True
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    frozen: Elements = field(default_factory=Elements)
+
+    def count_host(self, text: str, difference: int) -> None:
+        if _count(self.hosts, text, difference):
+            self.turned.add(text)
+
+    def count_net(self, net: IPNetwork, difference: int) -> None:
+        self.nets_turned |= _count(self.nets, net, difference)
+
+    def freeze(self) -> Elements:
+        """What is in it now: costs what has turned, or, when that was a network, what there is."""
+        if self.nets_turned:
+            nets = collapsed(self.nets)
+            self.ranges = [(int(net.network_address), int(net.broadcast_address)) for net in nets]
+            hosts = (text for text in self.hosts if not self._covered(text))
+            halved = (text for net in nets for text in halves(net))
+            self.frozen = Elements.of((*hosts, *halved), interval=bool(nets))
+        elif self.turned:
+            gone = {text for text in self.turned if text not in self.hosts}
+            come = [text for text in self.turned - gone if not self._covered(text)]
+            self.frozen = Elements(self.frozen.held.next(come, gone), self.frozen.interval)
+        self.turned, self.nets_turned = set(), False
+        return self.frozen
+
+    def _covered(self, text: str) -> bool:
+        """Whether a host is in one of the networks."""
+        if not self.ranges:
+            return False
+        number = int(ip_address(text))
+        place = bisect_right(self.ranges, number, key=lambda one: one[0])
+        return place > 0 and number <= self.ranges[place - 1][1]
 
 
 @dataclass(slots=True)
@@ -50,6 +99,8 @@ class PolicySets(Generic[I]):
     _items: dict[I, Item] = field(default_factory=dict)
     _keys: defaultdict[str, set[SetKey]] = field(default_factory=lambda: defaultdict(set))
     _sets: dict[SetKey, _Counted] = field(default_factory=dict)
+    _turned: set[SetKey] = field(default_factory=set)
+    _snapshot: Snapshot[SetKey, Elements] = field(default_factory=Snapshot)
 
     def put(self, key: I, item: Item) -> None:
         """An item is this now."""
@@ -84,6 +135,7 @@ class PolicySets(Generic[I]):
         """Keep exactly these sets."""
         for gone in self._sets.keys() - wanted:
             del self._sets[gone]
+            self._turned.add(gone)
             text = gone.selector or ALL
             self._keys[text].discard(gone)
             if not self._keys[text]:
@@ -92,9 +144,13 @@ class PolicySets(Generic[I]):
         for key in wanted - self._sets.keys():
             self._begin(key)
 
-    def elements(self) -> dict[SetKey, Elements]:
-        """All sets; one that has not changed is the same value as last time."""
-        return {key: self._frozen(key, counted) for key, counted in self._sets.items()}
+    def elements(self) -> Snapshot[SetKey, Elements]:
+        """All sets; what has not changed is the same value as last time."""
+        if self._turned:
+            come = {key: self._sets[key].freeze() for key in self._turned if key in self._sets}
+            self._snapshot = self._snapshot.next(come, self._turned - come.keys())
+            self._turned = set()
+        return self._snapshot
 
     def settle(self) -> None:
         """Count what the index says has changed."""
@@ -111,6 +167,7 @@ class PolicySets(Generic[I]):
             self.settle()
         self._keys[text].add(key)
         counted = self._sets[key] = _Counted()
+        self._turned.add(key)
         for item in self.index.members(text):
             self._add(key, counted, self._items[item], +1)
 
@@ -119,56 +176,32 @@ class PolicySets(Generic[I]):
             self._add(key, self._sets[key], item, difference)
 
     def _add(self, key: SetKey, counted: _Counted, item: Item, difference: int) -> None:
+        self._turned.add(key)
         for net in item.nets:
             if net.version != key.version:
                 continue
             if key.kind is SetKind.PORTS:
                 for text in _ports(key, net, item):
-                    _change(counted, counted.hosts, text, difference)
+                    counted.count_host(text, difference)
             elif net.prefixlen == net.max_prefixlen:
-                _change(counted, counted.hosts, str(net.network_address), difference)
+                counted.count_host(str(net.network_address), difference)
             else:
-                _change(counted, counted.nets, net, difference)
-
-    def _frozen(self, key: SetKey, counted: _Counted) -> Elements:
-        if counted.frozen is None:
-            nets = collapsed(counted.nets)
-            hosts = frozenset(counted.hosts)
-            if nets:
-                hosts = frozenset(text for text in hosts if not _covered(text, nets))
-            texts = hosts | frozenset(text for net in nets for text in halves(net))
-            counted.frozen = Elements(texts, bool(nets))
-        return counted.frozen
+                counted.count_net(net, difference)
 
 
 T = TypeVar("T")
 
 
-def _change(counted: _Counted, counts: Counter[T], element: T, difference: int) -> None:
-    """Count an element; only one that comes or goes changes the set."""
+def _count(counts: Counter[T], element: T, difference: int) -> bool:
+    """Count an element; whether that makes it come or go."""
     before = counts[element]
     counts[element] = before + difference
     if counts[element] == 0:
         del counts[element]
-    if (before == 0) is not (before + difference == 0):
-        counted.frozen = None
+    return (before == 0) is not (before + difference == 0)
 
 
 def _ports(key: SetKey, net: IPNetwork, item: Item) -> Iterator[str]:
     for port in item.ports:
         if port.name in key.names and key.protocol in (0, port.protocol):
             yield f"{net.network_address} . {port.protocol} . {port.port}"
-
-
-def _covered(text: str, nets: list[IPNetwork]) -> bool:
-    """Whether a host is in one of the networks, which are in order and apart."""
-    host = ip_network(text)
-    number = int(host.network_address)
-    low, high = 0, len(nets)
-    while low < high:
-        middle = (low + high) // 2
-        if int(nets[middle].network_address) <= number:
-            low = middle + 1
-        else:
-            high = middle
-    return low > 0 and number <= int(nets[low - 1].broadcast_address)

@@ -143,20 +143,22 @@ class OnLink:
 
 
 class ConnState(StrEnum):
-    """What conntrack says of a packet. `KNOWN` is of a connection that was let through."""
+    """What conntrack thinks of a packet's connection."""
 
-    KNOWN = "established,related"
+    INVALID = "invalid"
+    ESTABLISHED = "established"
+    RELATED = "related"
     UNTRACKED = "untracked"
 
 
 @dataclass(frozen=True, slots=True)
-class InState:
-    """Conntrack says this of the packet."""
+class HasState:
+    """The packet's connection is in one of these states."""
 
-    state: ConnState
+    states: tuple[ConnState, ...]
 
 
-Match = IsVersion | IsProtocol | InNets | InSet | OnPort | IsIcmp | OnLink | InState
+Match = IsVersion | IsProtocol | InNets | InSet | OnPort | IsIcmp | OnLink | HasState
 
 
 class Plain(StrEnum):

@@ -1,4 +1,4 @@
-"""What the node's own rules are made of beside policies, as one value. Pure."""
+"""What the node's own rules are made of beside policies, as one value, and what it comes to."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from felix_shim.failsafe import NODES, Failsafe
-from felix_shim.host_rules import host_chains, placed_on
+from felix_shim.host_rules import HostPlan, host_chains, placed_on
 from felix_shim.host_settings import HostSettings
 from felix_shim.nat_rules import NAT_CHAIN, nat_chain, nat_sets
 from felix_shim.policy_book import PolicyRules
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from felix_shim.snapshots import Snapshot, touched
 from libtortie.model.ipam import IPAddress
 from libtortie.model.policy import PortRange
 from libtortie.model.resources import IPPoolSpec
@@ -47,17 +48,56 @@ class Surroundings:
         found = dict(nat_sets(self.pools))
         for version, key in NODES.items():
             texts = (str(one) for one in self.nodes if one.version == version)
-            found[key] = Elements(frozenset(texts))
+            found[key] = Elements.of(texts)
         return found
 
 
 NOTHING_AROUND = Surroundings()
 
 
-def with_node(found: PolicyRules, around: Surroundings) -> PolicyRules:
-    """The policies' rules, and with them those of the node itself."""
-    placed = placed_on(found.hosts, around.links)
+@dataclass(slots=True)
+class NodeRules:
+    """The node's own rules, added to those of policies: worked out only when they may be others.
+
+    What did not change is the same value as last time, so that nobody has to compare it.
+    """
+
+    _plans: tuple[HostPlan, ...] | None = None
+    _around: Surroundings = NOTHING_AROUND
+    _own: PolicyRules = field(default_factory=PolicyRules)
+    _policies: PolicyRules = field(default_factory=PolicyRules)
+    _whole: PolicyRules = field(default_factory=PolicyRules)
+
+    def added_to(self, found: PolicyRules, around: Surroundings = NOTHING_AROUND) -> PolicyRules:
+        """The policies' rules, and with them those of the node itself."""
+        policies, own = self._policies, self._own
+        if self._plans != found.hosts or self._around != around:
+            self._plans, self._around = found.hosts, around
+            self._own = _own_rules(found.hosts, around)
+        chains = self._whole.chains
+        if policies.chains is not found.chains or own is not self._own:
+            chains = {**found.chains, **self._own.chains}
+        sets = self._with_own_sets(found.sets, own.sets)
+        self._policies = found
+        self._whole = replace(found, chains=chains, sets=sets)
+        return self._whole
+
+    def _with_own_sets(
+        self, found: Mapping[SetKey, Elements], before: Mapping[SetKey, Elements]
+    ) -> Mapping[SetKey, Elements]:
+        """No set is both the policies' and the node's own: they are of other kinds."""
+        own, whole = self._own.sets, self._whole.sets
+        keys = {*touched(self._policies.sets, found), *touched(before, own)}
+        if not keys:
+            return whole
+        come = {key: mine[key] for mine in (found, own) for key in keys & mine.keys()}
+        known = whole if isinstance(whole, Snapshot) else Snapshot(whole)
+        return known.next(come, keys - come.keys())
+
+
+def _own_rules(plans: tuple[HostPlan, ...], around: Surroundings) -> PolicyRules:
+    placed = placed_on(plans, around.links)
     chains = host_chains(placed, around.failsafe) | {NAT_CHAIN: around.nat}
     used = frozenset().union(*(sets_of(chain) for chain in chains.values()))
     sets = {key: elements for key, elements in around.sets.items() if key in used}
-    return replace(found, chains={**found.chains, **chains}, sets={**found.sets, **sets})
+    return PolicyRules(chains, sets)

@@ -11,6 +11,7 @@ still has somewhere. `docs/adr/0010` says which of two entries is the newer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -218,10 +219,15 @@ class Copy:
         return sum(self.table.delete(flow) for flow in ended)
 
 
-def forget(table: Table, addresses: Iterable[IPAddress]) -> int:
-    """Delete every entry of addresses that are somebody else's from now on. Raises `KernelError`.
+def forget(table: Table, addresses: Collection[IPAddress]) -> Counter[IPAddress]:
+    """Delete every entry of addresses that are somebody else's from now on; how many each had.
 
     To be done before the new owner's rules are in force: until then nothing passes its interface,
-    so that no entry can come back.
+    so that no entry can come back. Raises `KernelError`.
     """
-    return sum(table.delete(flow) for flow in table.flows(addresses))
+    wanted = frozenset(addresses)
+    found = Counter[IPAddress]()
+    for flow in table.flows(wanted) if wanted else ():
+        if table.delete(flow):
+            found.update(wanted.intersection(flow.ends))
+    return found

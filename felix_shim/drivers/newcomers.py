@@ -39,12 +39,14 @@ class Newcomers:
             for address in endpoint.addresses
         }
         self._seen &= held.keys()
-        for key in held.keys() - self._seen:
-            endpoint, address = held[key], key[2]
-            if not endpoint.migration_uid and not self.is_known(endpoint):
-                count = forget(self.table, (address,))
-                if count:
-                    self.log.info(
-                        "connections_forgotten", endpoint=endpoint.id, address=address, count=count
-                    )
-            self._seen.add(key)
+        new = held.keys() - self._seen
+        strangers = {
+            key[2]: held[key].id
+            for key in new
+            if not held[key].migration_uid and not self.is_known(held[key])
+        }
+        for address, count in forget(self.table, strangers).items():
+            self.log.info(
+                "connections_forgotten", endpoint=strangers[address], address=address, count=count
+            )
+        self._seen |= new

@@ -1,27 +1,26 @@
-"""Put the rules into the kernel: one nft transaction per change, old rules kept on any failure.
+"""Put the rules into the kernel: one transaction per change, old rules kept on any failure.
 
-The first apply replaces our rules whole, which the kernel does in one step: each packet meets
-the old rules or the new ones. Later ones send only the difference. Every commit to nftables, by
-anyone, raises the kernel's generation by one; when it is not where our last commit left it, the
-tables are read and, unless they are as we left them, replaced whole. Other tables are never read.
+The first apply replaces our rules whole, as text for the `nft` program, which the kernel does in
+one step: each packet meets the old rules or the new ones. Later ones send only the difference, as
+netlink messages (see `docs/adr/0012`): `nft` reads what is in the kernel before it changes rules,
+100 ms with 10,000 elements; a message costs what it says. No transaction is sent by both ways.
 
-What they look like is read only when they have been quiet for a while, for that takes two `nft`
-processes and is long with many pods; if somebody commits before, ours are replaced.
-
-One `nft` process per change costs about 4 ms here (15 when chains are deleted, which nobody waits
-for). libnftables in this process would save 3 of them and put a C parser, without a deadline, into
-the agent.
+Every commit to nftables, by anyone, raises the kernel's generation by one, and a difference names
+the generation that it was made for. The kernel also tells whose tables each commit touched. When
+others' commits touched ours, or may have, ours are replaced whole; else they cost nothing.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
+import re
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 
-from felix_shim.drivers.nftables_change import TABLE
+from felix_shim.drivers.nftables_change import Step, steps
+from felix_shim.drivers.nftables_expressions import NeedsNft
+from felix_shim.drivers.nftables_messages import Batch, batch
+from felix_shim.drivers.nftables_rules import TABLE
 from felix_shim.drivers.nftables_text import (
     FIRST_TAG,
     free_tag,
@@ -29,48 +28,48 @@ from felix_shim.drivers.nftables_text import (
     render_anew,
     render_check,
     render_delta,
+    render_steps,
     render_sweep,
 )
 from felix_shim.policy import PolicySet
+from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.deadline import Deadline, communicate, given
 from libtortie.errors import KernelError, first_line
+from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, NftSocket, read_generation
+from libtortie.linux.nft_watch import TableWatch
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
-QUIET_SECONDS = 5.0
-_ANSWER_SECONDS = 2.0
-_NETLINK_NETFILTER = 12
-_NFT_MSG_GETGEN = (10 << 8) | 16  # NFNL_SUBSYS_NFTABLES
-_NFTA_GEN_ID = 1
-_NLM_F_REQUEST = 1
+_ATTEMPTS = 5
+"""Of a change that others' commits keep overtaking."""
+_BYTES_A_SECOND = 10_000
+"""Of nft text, at the very least; 500,000 where the processor is nft's alone."""
+_LINE = re.compile(r"^/dev/stdin:(\d+):")
+_COMMAND = re.compile(r"(?:add rule inet \S+ |\tchain )(\S+) ")
+
+
+class _Crashed(RuleRefused):
+    """`nft` did not survive what it was given, and may have sent it to the kernel or not."""
 
 
 class Nftables:
     """Owner of `table inet tortie` and `table arp tortie` in this thread's network namespace.
 
-    Not thread-safe: one lane owns it. `deadline` bounds each nft process, in seconds; `quiet` is
-    how long (s) there must have been no change before the tables are read.
+    Not thread-safe: one lane owns it. `deadline` bounds each nft process (s), and grows with what
+    it is given: on a node whose processors are busy elsewhere, a large text takes long.
     """
 
-    def __init__(
-        self,
-        *,
-        binary: str = "nft",
-        deadline: float = 10.0,
-        quiet: float = QUIET_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, binary: str = "nft", deadline: float = 10.0) -> None:
         self._binary = binary
         self._deadline = deadline
-        self._quiet = quiet
-        self._monotonic = monotonic
-        self._changed = 0.0
+        self._socket = NftSocket()
+        self._watch = TableWatch(TABLE)
         self._applied: PolicySet | None = None
         self._tag = FIRST_TAG
         self._generation: int | None = None
-        self._listing: str | None = None
+        self._refused = False
         self._healthy = False
 
     def ready(self) -> bool:
@@ -83,14 +82,12 @@ class Nftables:
         Raises `KernelError`; the kernel then has the rules it had before.
         """
         self._healthy = False
-        generation = read_generation()
+        generation = self._socket.generation()
         if self._applied is None or not self._intact(generation):
             self._replace(desired, generation)
-        elif delta := render_delta(self._applied, desired, self._tag):
-            self._change(delta, desired, generation)
-        elif self._listing is None and self._generation == generation and self._is_quiet():
-            self._remember_listing(generation)
-        self._healthy = True
+        elif some := steps(self._applied, desired, self._tag):
+            self._change(some, desired, generation)
+        self._healthy, self._refused = True, False
 
     def check(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
         """Why the kernel would refuse these alone, in a table that is not made; empty: it takes
@@ -103,32 +100,50 @@ class Nftables:
 
     def _intact(self, generation: int) -> bool:
         """Whether our tables are as we left them, although others may have committed since."""
-        if generation == self._generation:
-            return True
-        if self._listing is None:
+        if self._generation is None or not self._watch.untouched(self._generation, generation):
             return False
+        self._generation = generation
+        return True
+
+    def _change(self, some: tuple[Step, ...], desired: PolicySet, generation: int) -> None:
+        """The difference. When the kernel refuses a rule of it, `nft` is to say what is wrong; when
+        it refuses anything else, or twice, the tables are not what we thought."""
+        suspect = ""
         try:
-            same = self._read_tables() == self._listing
+            found = batch(some, desired, self._tag)
+            self._send(found, desired, generation)
+            return
+        except NeedsNft:
+            pass
+        except RuleRefused as error:
+            suspect = error.chain
+            if not suspect or self._refused:
+                self._replace(desired, self._socket.generation())
+                return
         except KernelError:
-            return False
-        if same:
-            self._generation = generation
-        return same
-
-    def _is_quiet(self) -> bool:
-        return self._monotonic() - self._changed >= self._quiet
-
-    def _remember_listing(self, generation: int) -> None:
-        """Keep what our tables look like, provided nobody committed while we read them."""
-        listing = self._read_tables()
-        if read_generation() == generation:
-            self._listing = listing
-
-    def _change(self, delta: str, desired: PolicySet, generation: int) -> None:
+            self._replace(desired, self._socket.generation())
+            return
+        self._refused = True
         try:
-            self._commit(delta, desired, generation)
-        except KernelError:  # the tables are not what we thought: replace them whole
-            self._replace(desired, read_generation())
+            self._commit(render_steps(some, desired, self._tag), desired, self._socket.generation())
+        except RuleRefused as error:
+            raise RuleRefused(str(error), error.chain or suspect) from error
+
+    def _send(self, found: Batch, desired: PolicySet, generation: int) -> None:
+        """One transaction of messages; anew while others' commits overtake it."""
+        for _ in range(_ATTEMPTS):
+            try:
+                after = self._socket.commit(found.messages, generation)
+            except GenerationMoved:
+                generation = self._socket.generation()
+                if not self._intact(generation):
+                    raise
+                continue
+            except BatchRefused as error:
+                raise RuleRefused(str(error), found.chain_at(error.index)) from error
+            self._applied, self._generation = desired, after
+            return
+        raise GenerationMoved(f"others committed {_ATTEMPTS} times before our change")
 
     def _replace(self, desired: PolicySet, generation: int) -> None:
         """New rules over whatever is there, then, when no packet can be in the old ones any more,
@@ -137,12 +152,12 @@ class Nftables:
         tag = free_tag(present)
         try:
             self._commit(render(desired, tag), desired, generation)
-        except KernelError:  # base chains of another kind, say
+        except RuleRefused:  # base chains of another kind, say
             present = {}
-            self._commit(render_anew(desired, tag), desired, read_generation())
+            self._commit(render_anew(desired, tag), desired, self._socket.generation())
         self._tag = tag
         if sweep := render_sweep(present, desired, tag):
-            self._commit(sweep, desired, read_generation())
+            self._commit(sweep, desired, self._socket.generation())
 
     def _names(self, family: str) -> str:
         """A table's listing without elements; empty when there is no such table."""
@@ -152,20 +167,30 @@ class Nftables:
             return ""
 
     def _commit(self, text: str, desired: PolicySet, generation: int) -> None:
-        """Run one transaction. What the kernel has is unknown until it succeeded."""
-        self._applied, self._generation, self._listing = None, None, None
-        self._run("-f", "-", text=text)
-        self._applied, self._changed = desired, self._monotonic()
-        now = read_generation()
+        """Run one transaction. What the kernel has is unknown until it succeeded, or was refused.
+
+        Others' commits are heard anew from then on: of so many messages some might be lost. Where
+        they cannot be heard, any of theirs has ours replaced.
+        """
+        before = self._applied, self._generation
+        self._applied, self._generation = None, None
+        self._watch.end()
+        try:
+            self._run("-f", "-", text=text)
+        except _Crashed:
+            raise
+        except RuleRefused:
+            self._applied, self._generation = before
+            raise
+        self._applied = desired
+        with suppress(OSError):
+            self._watch.begin()
+        now = self._socket.generation()
         if now == generation + 1:  # ours was the only commit
             self._generation = now
 
-    def _read_tables(self) -> str:
-        """Both tables as text, without counters. One call each: nft 1.0.6 cannot list tables of
-        two families in one go."""
-        return "".join(self._run("-s", "list", "table", one, TABLE) for one in ("inet", "arp"))
-
     def _run(self, *arguments: str, text: str = "") -> str:
+        deadline = self._deadline + len(text) / _BYTES_A_SECOND
         try:
             with given(text) as file:
                 process = subprocess.Popen(
@@ -175,40 +200,27 @@ class Nftables:
                     stderr=subprocess.PIPE,
                     text=True,
                 )
-            stdout, stderr = communicate(process, Deadline(self._deadline))
+            stdout, stderr = communicate(process, Deadline(deadline))
         except subprocess.TimeoutExpired as error:
-            raise KernelError(f"nft did not finish within {self._deadline:g} s") from error
+            raise KernelError(f"nft did not finish within {deadline:.3g} s") from error
         except OSError as error:
             raise KernelError(f"cannot run {self._binary}: {error}") from error
-        if process.returncode != 0:
-            raise KernelError(f"nft: {first_line(KernelError(stderr))}")
+        if process.returncode < 0:
+            raise _Crashed(f"nft was ended by signal {-process.returncode}")
+        if process.returncode:
+            problem = f"nft: {first_line(KernelError(stderr))}"
+            raise RuleRefused(problem, _chain_at(stderr, text))
         return stdout
 
 
-def read_generation() -> int:
-    """The kernel's count of nftables commits in this network namespace. Raises `KernelError`."""
-    request = struct.pack("=IHHII4x", 20, _NFT_MSG_GETGEN, _NLM_F_REQUEST, 1, 0)
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as sock:
-            sock.sendto(request, (0, 0))
-            reply = _answer(sock, Deadline(_ANSWER_SECONDS))
-    except OSError as error:
-        raise KernelError(f"nftables generation: {error}") from error
-    offset = 20
-    while offset + 8 <= len(reply):
-        length, kind = struct.unpack_from("=HH", reply, offset)
-        if kind == _NFTA_GEN_ID:
-            return int(struct.unpack_from(">I", reply, offset + 4)[0])
-        offset += max(4, (length + 3) & ~3)
-    raise KernelError("nftables generation: the kernel's answer holds none")
-
-
-def _answer(sock: socket.socket, deadline: Deadline) -> bytes:
-    """What comes in time. Raises OSError."""
-    while wait := deadline.step():
-        sock.settimeout(wait)
-        try:
-            return sock.recv(4096)
-        except TimeoutError:
-            continue
-    raise TimeoutError(f"no answer within {deadline.seconds:g} s")
+def _chain_at(problem: str, text: str) -> str:
+    """The chain in whose rules nft found a problem; empty when it is not in a rule."""
+    place = _LINE.match(problem)
+    if place is None:
+        return ""
+    for line in reversed(text.split("\n")[: int(place[1])]):
+        if found := _COMMAND.match(line):
+            return found[1]
+        if not line.startswith("\t\t"):
+            return ""
+    return ""

@@ -1,97 +1,195 @@
-"""What leads from one rule model to another, as nft commands for one transaction. Pure."""
+"""What leads from one set of rules to another, as steps of one transaction. Pure.
+
+`nftables_text.py` writes the steps for nft, `nftables_messages.py` as netlink messages: they do
+the same, in the same order. What is new comes first, and what is old goes last, when nothing
+refers to it any more. Sets and chains that did not change are the same values in both, and cost
+next to nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from felix_shim.drivers.nftables_rules import chain_text, element_lists, set_name, set_type
-from felix_shim.policy import PolicySet
+from felix_shim.drivers.nftables_endpoint import chain_names, chains, elements, to_node
+from felix_shim.drivers.nftables_rules import SetSpec, declared
+from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
 from felix_shim.policy_compile import sets_of
-from felix_shim.rules import Chain, SetKey
+from felix_shim.rules import Chain, Rule, SetKey
+from felix_shim.snapshots import touched
 
-TABLE = "tortie"
+
+class Verb(StrEnum):
+    """What a step does, in nft's words."""
+
+    ADD = "add"
+    FLUSH = "flush"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class OnSet:
+    """A set that is not there comes, or one that nothing looks into any more goes."""
+
+    verb: Verb
+    spec: SetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class OnElements:
+    """Elements come that are not in a set, or go that are in it."""
+
+    verb: Verb
+    spec: SetSpec
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OnChain:
+    """A chain comes unless it is there, loses all its rules, or goes (nothing leads to it)."""
+
+    verb: Verb
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddRule:
+    """A rule behind the others of its chain."""
+
+    chain: str
+    rule: Rule
+
+
+Step = OnSet | OnElements | OnChain | AddRule
+
+
+def steps(before: PolicySet, after: PolicySet, tag: str) -> tuple[Step, ...]:
+    """What leads from one to the other; nothing when they are equal."""
+    if before is after:
+        return ()
+    change = _Change(before, after, tag)
+    return tuple(change.steps())
 
 
 @dataclass(slots=True)
-class ModelChange:
-    """The parts of a transaction, to be put in the order that the kernel needs.
-
-    Sets and chains that did not change are the same values in both, and cost next to nothing.
-    """
+class _Change:
+    """See the module."""
 
     before: PolicySet
     after: PolicySet
     tag: str
+    _touched: tuple[SetKey, ...] = field(init=False)
     _fresh: frozenset[SetKey] = field(init=False)
     _stale: frozenset[SetKey] = field(init=False)
 
     def __post_init__(self) -> None:
         """A set that gets its first network, or loses its last one, is another set."""
         old, new = self.before.sets, self.after.sets
-        turned = {
-            key for key in old.keys() & new.keys() if old[key].interval is not new[key].interval
-        }
-        self._fresh = frozenset(new.keys() - old.keys() | turned)
-        self._stale = frozenset(old.keys() - new.keys() | turned)
+        self._touched = tuple(sorted(touched(old, new), key=str))
+        turned = [
+            key
+            for key in self._touched
+            if key in old and key in new and old[key].interval is not new[key].interval
+        ]
+        self._fresh = frozenset(key for key in self._touched if key not in old).union(turned)
+        self._stale = frozenset(key for key in self._touched if key not in new).union(turned)
 
-    def new_sets(self) -> Iterator[str]:
-        """Sets that were not there, with their elements."""
-        sets = self.after.sets
-        for key in sorted(self._fresh, key=str):
-            name = set_name(key, sets, self.tag)
-            yield f"add set inet {TABLE} {name} {{ {set_type(key, sets[key])}; }}"
-            for some in element_lists(sets[key].texts):
-                yield f"add element inet {TABLE} {name} {{ {some} }}"
-
-    def new_elements(self) -> Iterator[str]:
-        """What comes into sets that stay, unless networks go from them: see `old_elements`."""
+    def steps(self) -> Iterator[Step]:
+        old, new = self.before.by_interface(), self.after.by_interface()
+        gone = [one for name, one in old.items() if _differ(new.get(name), one)]
+        come = [one for name, one in new.items() if _differ(old.get(name), one)]
+        yield from self._new_sets()
         yield from self._elements(interval=False, removed=False)
-
-    def old_elements(self) -> Iterator[str]:
-        """What leaves sets that stay. Of networks, which must not overlap, the old goes first."""
+        yield from self._chains()
+        yield from self._endpoints(gone, come, staying=frozenset(new))
+        if self.before.endpoint_to_host != self.after.endpoint_to_host:
+            drop = self.after.endpoint_to_host is EndpointToHost.DROP
+            yield from _refilled("to-node", to_node(drop=drop))
+        yield from self._old_chains()
         yield from self._elements(interval=False, removed=True)
-        yield from self._elements(interval=True, removed=True)
-        yield from self._elements(interval=True, removed=False)
-
-    def chains(self) -> Iterator[str]:
-        """Chains that are new, and the rules of those that are new or others."""
-        changed = [name for name in self.after.chains if self._changed(name)]
-        for name in changed:
-            yield f"add chain inet {TABLE} {name}"
-            if name in self.before.chains:
-                yield f"flush chain inet {TABLE} {name}"
-        for name in changed:
-            for rule in chain_text(self.after.chains[name], self.after.sets, self.tag):
-                yield f"add rule inet {TABLE} {name} {rule}"
-
-    def old_chains(self) -> Iterator[str]:
-        """Chains that go; they may lead to each other, so all are emptied first."""
-        gone = sorted(self.before.chains.keys() - self.after.chains.keys())
-        yield from (f"flush chain inet {TABLE} {name}" for name in gone)
-        yield from (f"delete chain inet {TABLE} {name}" for name in gone)
-
-    def old_sets(self) -> Iterator[str]:
-        """Sets that go."""
+        yield from self._elements(interval=True, removed=True)  # networks must not overlap,
+        yield from self._elements(interval=True, removed=False)  # so the old goes first
         for key in sorted(self._stale, key=str):
-            yield f"delete set inet {TABLE} {set_name(key, self.before.sets, self.tag)}"
+            yield OnSet(Verb.DELETE, declared(key, self.before.sets, self.tag))
 
-    def _changed(self, name: str) -> bool:
-        chain: Chain = self.after.chains[name]
+    def _new_sets(self) -> Iterator[Step]:
+        for key in sorted(self._fresh, key=str):
+            spec = declared(key, self.after.sets, self.tag)
+            yield OnSet(Verb.ADD, spec)
+            if texts := self.after.sets[key].texts:
+                yield OnElements(Verb.ADD, spec, tuple(sorted(texts)))
+
+    def _chains(self) -> Iterator[Step]:
+        """Chains that are new, and the rules of those that are new or others."""
+        if self.before.chains is self.after.chains and not self._fresh:
+            return
+        changed = [name for name, chain in self.after.chains.items() if self._changed(name, chain)]
+        for name in changed:
+            yield OnChain(Verb.ADD, name)
+            if name in self.before.chains:
+                yield OnChain(Verb.FLUSH, name)
+        for name in changed:
+            yield from (AddRule(name, rule) for rule in self.after.chains[name])
+
+    def _changed(self, name: str, chain: Chain) -> bool:
         known = self.before.chains.get(name)
         if known is None or (known is not chain and known != chain):
             return True
         return bool(self._fresh) and not self._fresh.isdisjoint(sets_of(chain))
 
-    def _elements(self, *, interval: bool, removed: bool) -> Iterator[str]:
+    def _endpoints(
+        self, gone: list[EndpointPolicy], come: list[EndpointPolicy], staying: frozenset[str]
+    ) -> Iterator[Step]:
+        old, new = elements(gone), elements(come)
+        for spec, texts in old.items():
+            if less := set(texts) - set(new[spec]):
+                yield OnElements(Verb.DELETE, self._tagged(spec), tuple(sorted(less)))
+        for endpoint in gone:
+            yield from _each(Verb.FLUSH, chain_names(endpoint))
+            if endpoint.interface not in staying:
+                yield from _each(Verb.DELETE, chain_names(endpoint))
+        for endpoint in come:
+            for name, chain in chains(endpoint).items():
+                yield OnChain(Verb.ADD, name)
+                yield from (AddRule(name, rule) for rule in chain)
+        for spec, texts in new.items():
+            if more := set(texts) - set(old[spec]):
+                yield OnElements(Verb.ADD, self._tagged(spec), tuple(sorted(more)))
+
+    def _old_chains(self) -> Iterator[Step]:
+        """Chains that go; they may lead to each other, so all are emptied first."""
+        if self.before.chains is self.after.chains:
+            return
+        gone = sorted(self.before.chains.keys() - self.after.chains.keys())
+        yield from _each(Verb.FLUSH, gone)
+        yield from _each(Verb.DELETE, gone)
+
+    def _elements(self, *, interval: bool, removed: bool) -> Iterator[Step]:
+        """Elements of sets that stay."""
         old, new = self.before.sets, self.after.sets
-        verb = "delete" if removed else "add"
-        for key, elements in new.items():
-            known = old.get(key)
-            if known is None or known is elements or key in self._fresh:
+        for key in self._touched:
+            if key not in old or key not in new or key in self._fresh:
                 continue
-            if elements.interval is not interval:
+            known, found = old[key].held, new[key].held
+            if new[key].interval is not interval:
                 continue
-            less, more = (elements, known) if removed else (known, elements)
-            for some in element_lists(more.texts - less.texts):
-                yield f"{verb} element inet {TABLE} {set_name(key, new, self.tag)} {{ {some} }}"
+            if texts := known.without(found) if removed else found.without(known):
+                verb = Verb.DELETE if removed else Verb.ADD
+                yield OnElements(verb, declared(key, new, self.tag), tuple(sorted(texts)))
+
+    def _tagged(self, spec: SetSpec) -> SetSpec:
+        return replace(spec, name=f"{spec.name}{self.tag}")
+
+
+def _differ(one: EndpointPolicy | None, other: EndpointPolicy) -> bool:
+    return one is not other and one != other
+
+
+def _each(verb: Verb, chains: Iterable[str]) -> Iterator[Step]:
+    return (OnChain(verb, name) for name in chains)
+
+
+def _refilled(name: str, chain: Chain) -> Iterator[Step]:
+    yield OnChain(Verb.FLUSH, name)
+    yield from (AddRule(name, rule) for rule in chain)

@@ -8,14 +8,15 @@ are written anew with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import (
     Chain,
     Goto,
+    HasState,
     InNets,
     InSet,
-    InState,
     IsIcmp,
     IsProtocol,
     IsVersion,
@@ -35,8 +36,34 @@ from felix_shim.rules import (
 from libtortie.model.policy import PortRange
 
 Sets = Mapping[SetKey, Elements]
+TABLE = "tortie"
 _CHUNK = 2000
 """Elements in one command: what is sent to the kernel in one message has a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """A set's declaration, or a map's from interface to the chain that is gone to.
+
+    `fields`: what a key is made of, in nft's words.
+    """
+
+    family: str
+    name: str
+    fields: tuple[str, ...]
+    interval: bool = False
+    verdicts: bool = False
+
+    @property
+    def kind(self) -> str:
+        """As nft calls it."""
+        return "map" if self.verdicts else "set"
+
+    @property
+    def type(self) -> str:
+        """Its type and flags, as nft writes them."""
+        text = f"type {' . '.join(self.fields)}{' : verdict' if self.verdicts else ''}"
+        return f"{text}; flags interval" if self.interval else text
 
 
 def set_name(key: SetKey, sets: Sets, tag: str) -> str:
@@ -44,17 +71,16 @@ def set_name(key: SetKey, sets: Sets, tag: str) -> str:
     return f"{key.name}{'i' if sets[key].interval else ''}{tag}"
 
 
-def set_type(key: SetKey, elements: Elements) -> str:
-    """A set's declaration."""
-    address = f"type ipv{key.version}_addr"
-    if key.kind is SetKind.PORTS:
-        return f"{address} . inet_proto . inet_service"
-    return f"{address}; flags interval" if elements.interval else address
+def declared(key: SetKey, sets: Sets, tag: str) -> SetSpec:
+    """How a set is declared."""
+    address = f"ipv{key.version}_addr"
+    ports = ("inet_proto", "inet_service") if key.kind is SetKind.PORTS else ()
+    return SetSpec("inet", set_name(key, sets, tag), (address, *ports), sets[key].interval)
 
 
 def chain_text(chain: Chain, sets: Sets, tag: str) -> list[str]:
     """A chain's rules, one line each."""
-    return [_rule(rule, sets, tag) for rule in chain]
+    return [rule_text(rule, sets, tag) for rule in chain]
 
 
 def element_lists(elements: Iterable[str]) -> list[str]:
@@ -63,7 +89,8 @@ def element_lists(elements: Iterable[str]) -> list[str]:
     return [", ".join(ordered[at : at + _CHUNK]) for at in range(0, len(ordered), _CHUNK)]
 
 
-def _rule(rule: Rule, sets: Sets, tag: str) -> str:
+def rule_text(rule: Rule, sets: Sets, tag: str) -> str:
+    """A rule as one line."""
     words = [_match(match, sets, tag) for match in rule.matches]
     return " ".join([*words, _verdict(rule.verdict)])
 
@@ -84,10 +111,10 @@ def _verdict(verdict: Verdict) -> str:
 
 def _source_nat(address: str, ports: PortRange | None) -> str:
     """`masquerade`, or `snat` where the address is given."""
-    there = f"{address}:{_ranges((ports,))}" if ports else address
+    there = f"{address}:{_ranges((ports,), apart=False)}" if ports else address
     if address:
         return f"snat ip to {there}"
-    return f"masquerade to :{_ranges((ports,))}" if ports else "masquerade"
+    return f"masquerade to :{_ranges((ports,), apart=False)}" if ports else "masquerade"
 
 
 def _match(match: Match, sets: Sets, tag: str) -> str:
@@ -103,8 +130,8 @@ def _match(match: Match, sets: Sets, tag: str) -> str:
             return f"{words} {_not(negated)}@{set_name(key, sets, tag)}"
         case OnLink(way, name):
             return f'{way}ifname "{name}"'
-        case InState(state):
-            return f"ct state {state}"
+        case HasState(states):
+            return f"ct state {','.join(states)}"
     return _transport(match)
 
 
@@ -113,7 +140,7 @@ def _transport(match: IsProtocol | OnPort | IsIcmp) -> str:
         case IsProtocol(number, negated):
             return f"meta l4proto {_not(negated)}{number}"
         case OnPort(side, ranges, negated):
-            return f"{_port(side)} {_not(negated)}{_ranges(ranges)}"
+            return f"{_port(side)} {_not(negated)}{_ranges(ranges, apart=negated)}"
         case IsIcmp(kind, None, negated):
             return f"@th,0,8 {_not(negated)}{kind}"
         case IsIcmp(kind, code, negated):  # type and code are the header's first two bytes
@@ -133,8 +160,12 @@ def _not(negated: bool) -> str:
     return "!= " if negated else ""
 
 
-def _ranges(ranges: tuple[PortRange, ...]) -> str:
+def _ranges(ranges: tuple[PortRange, ...], *, apart: bool) -> str:
+    """Ports. nft 1.0.6 makes `th sport != 1 th dport != 2` one comparison of both ports at once,
+    which holds when either differs; it leaves a range alone."""
     texts = [
         str(one.first) if one.first == one.last else f"{one.first}-{one.last}" for one in ranges
     ]
-    return texts[0] if len(texts) == 1 else f"{{ {', '.join(texts)} }}"
+    if len(texts) > 1:
+        return f"{{ {', '.join(texts)} }}"
+    return f"{ranges[0].first}-{ranges[0].last}" if apart else texts[0]

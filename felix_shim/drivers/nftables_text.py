@@ -24,39 +24,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 
-from felix_shim.drivers.nftables_change import TABLE, ModelChange
-from felix_shim.drivers.nftables_rules import chain_text, set_name, set_type
+from felix_shim.drivers.nftables_change import (
+    AddRule,
+    OnChain,
+    OnElements,
+    OnSet,
+    Step,
+    Verb,
+    steps,
+)
+from felix_shim.drivers.nftables_endpoint import SETS, elements, to_node
+from felix_shim.drivers.nftables_endpoint import chains as endpoint_chains
+from felix_shim.drivers.nftables_rules import (
+    TABLE,
+    SetSpec,
+    chain_text,
+    declared,
+    element_lists,
+    rule_text,
+    set_name,
+)
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS
 from felix_shim.nat_rules import NAT_CHAIN
-from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
+from felix_shim.policy import EndpointToHost, PolicySet
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 
+FAMILIES = ("inet", "arp")
 FIRST_TAG = "-0"
 _RAW, _MANGLE, _AFTER_SRCNAT = -300, -150, 110
 _OBJECT = re.compile(r"^\t(set|map|chain) (\S+) \{", re.MULTILINE)
 # Neighbour discovery and multicast listener reports that a workload may send from a link-local
 # or unspecified address: RS, NS, NA, MLD report and done, MLDv2 report.
 _LINK_LOCAL_ICMPV6 = "{ 131, 132, 133, 135, 136, 143 }"
-
-_SETS = {
-    "inet": (
-        ("set", "bindings4", "type ifname . ether_addr . ipv4_addr"),
-        ("set", "bindings6", "type ifname . ether_addr . ipv6_addr"),
-        ("set", "speakers6", "type ifname . ether_addr"),
-        ("map", "from-endpoints", "type ifname : verdict"),
-        ("map", "to-endpoints", "type ifname : verdict"),
-    ),
-    "arp": (
-        ("set", "bindings", "type ifname . ether_addr . ipv4_addr"),
-        ("set", "probers", "type ifname . ether_addr"),
-        ("set", "claimed", "type ifname . ipv4_addr"),
-    ),
-}
 
 
 def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
@@ -68,13 +73,13 @@ def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
     new rules look into new sets, with a `tag` that none of the present ones has, and the old ones
     are swept away by a later transaction.
     """
-    lines = [f"add table {family} {TABLE}" for family in _SETS]
-    for family in _SETS:
+    lines = [f"add table {family} {TABLE}" for family in FAMILIES]
+    for family in FAMILIES:
         for name, (hook, _) in _all_chains(family, desired, tag).items():
             declaration = f" {{ {hook} }}" if hook else ""
             lines.append(f"add chain {family} {TABLE} {name}{declaration}")
             lines.append(f"flush chain {family} {TABLE} {name}")
-    for family in _SETS:
+    for family in FAMILIES:
         lines.append(f"table {family} {TABLE} {{")
         lines += _sets(family, desired, tag)
         for name, (_, rules) in _all_chains(family, desired, tag).items():
@@ -86,7 +91,7 @@ def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
 def render_anew(desired: PolicySet, tag: str = FIRST_TAG) -> str:
     """The rules whole, on the ruins of tables that `render` cannot build upon."""
     return (
-        "".join(f"add table {one} {TABLE}\ndelete table {one} {TABLE}\n" for one in _SETS)
+        "".join(f"add table {one} {TABLE}\ndelete table {one} {TABLE}\n" for one in FAMILIES)
     ) + render(desired, tag)
 
 
@@ -94,8 +99,7 @@ def render_check(chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -
     """A table with these chains and sets, and nothing that a packet meets."""
     lines = [f"table inet {TABLE}-check {{"]
     for key, found in sets.items():
-        name = set_name(key, sets, "")
-        lines += _declared("set", name, set_type(key, found), sorted(found.texts))
+        lines += _declared(declared(key, sets, ""), sorted(found.texts))
     ends = [one.allowed for one in Direction]
     lines += [f"\tchain {name} {{ }}" for name in (*ends, *chains)]
     for name, chain in chains.items():
@@ -115,7 +119,7 @@ def render_sweep(present: Mapping[str, str], desired: PolicySet, tag: str) -> st
         objects = _OBJECT.findall(listing)
         old_sets = [(kind, name) for kind, name in objects if kind != "chain"]
         old_chains = [name for kind, name in objects if kind == "chain" and name not in ours]
-        kept = {f"{name}{tag}" for _, name, _ in _SETS[family]}
+        kept = {f"{spec.name}{tag}" for spec in SETS if spec.family == family}
         if family == "inet":
             kept |= {set_name(key, desired.sets, tag) for key in desired.sets}
         lines += [f"flush chain {family} {TABLE} {name}" for name in old_chains]
@@ -134,30 +138,27 @@ def free_tag(present: Mapping[str, str]) -> str:
 
 
 def render_delta(before: PolicySet, after: PolicySet, tag: str = FIRST_TAG) -> str:
-    """The commands that lead from one to the other, as one transaction; empty: nothing to do.
+    """The commands that lead from one to the other, as one transaction; empty: nothing to do."""
+    return render_steps(steps(before, after, tag), after, tag)
 
-    What is new comes first, and what is old goes last, when nothing refers to it any more.
-    """
-    old, new = before.by_interface(), after.by_interface()
-    gone = [old[name] for name in sorted(old) if new.get(name) != old[name]]
-    come = [new[name] for name in sorted(new) if old.get(name) != new[name]]
-    change = ModelChange(before, after, tag)
-    lines = [*change.new_sets(), *change.new_elements(), *change.chains()]
-    lines += _element_commands("delete", gone, come, tag)
-    for endpoint in gone:
-        lines += [f"flush chain inet {TABLE} {chain}" for chain in _chains(endpoint)]
-        if endpoint.interface not in new:
-            lines += [f"delete chain inet {TABLE} {chain}" for chain in _chains(endpoint)]
-    for endpoint in come:
-        for chain in _chains(endpoint):
-            lines.append(f"add chain inet {TABLE} {chain}")
-            lines += [f"add rule inet {TABLE} {chain} {rule}" for rule in _rules(endpoint, chain)]
-    lines += _element_commands("add", come, gone, tag)
-    if before.endpoint_to_host != after.endpoint_to_host:
-        lines.append(f"flush chain inet {TABLE} to-node")
-        lines.append(f"add rule inet {TABLE} to-node {_to_node(after.endpoint_to_host)}")
-    lines += [*change.old_chains(), *change.old_elements(), *change.old_sets()]
-    return "".join(f"{line}\n" for line in lines)
+
+def render_steps(some: Iterable[Step], after: PolicySet, tag: str) -> str:
+    """Steps as commands; their rules look into the sets of `after`."""
+    return "".join(f"{line}\n" for step in some for line in _commands(step, after, tag))
+
+
+def _commands(step: Step, after: PolicySet, tag: str) -> list[str]:
+    match step:
+        case OnSet(verb, spec):
+            declaration = f" {{ {spec.type}; }}" if verb is Verb.ADD else ""
+            return [f"{verb} set {spec.family} {TABLE} {spec.name}{declaration}"]
+        case OnElements(verb, spec, texts):
+            command = f"{verb} element {spec.family} {TABLE} {spec.name}"
+            return [f"{command} {{ {some} }}" for some in element_lists(texts)]
+        case OnChain(verb, name):
+            return [f"{verb} chain inet {TABLE} {name}"]
+        case AddRule(chain, rule):
+            return [f"add rule inet {TABLE} {chain} {rule_text(rule, after.sets, tag)}"]
 
 
 def _all_chains(family: str, desired: PolicySet, tag: str) -> dict[str, tuple[str, list[str]]]:
@@ -165,10 +166,8 @@ def _all_chains(family: str, desired: PolicySet, tag: str) -> dict[str, tuple[st
     if family == "arp":
         return _arp_chains(tag)
     chains: dict[str, tuple[str, list[str]]] = {}
-    for endpoint in desired.endpoints:
-        for chain in _chains(endpoint):
-            chains[chain] = ("", _rules(endpoint, chain))
-    for name, chain_rules in desired.chains.items():
+    theirs = (found for one in desired.endpoints for found in endpoint_chains(one).items())
+    for name, chain_rules in (*theirs, *desired.chains.items()):
         chains[name] = ("", chain_text(chain_rules, desired.sets, tag))
     return chains | _inet_chains(desired.endpoint_to_host, tag)
 
@@ -191,7 +190,7 @@ def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[
         ),
         "allowed-to": ("", ["accept"]),
         "to-workload": ("", [f"oifname vmap @to-endpoints{tag}", "counter drop"]),
-        "to-node": ("", [_to_node(action)]),
+        "to-node": ("", chain_text(to_node(drop=action is EndpointToHost.DROP), {}, tag)),
         "allowed-from": (
             "",
             ['oifname "cali*" goto to-workload', "oif 0 goto to-node", "accept"],
@@ -254,81 +253,18 @@ def _arp_chains(tag: str) -> dict[str, tuple[str, list[str]]]:
     }
 
 
-def _to_node(action: EndpointToHost) -> str:
-    """What becomes of what a workload may send, when it is for the node itself."""
-    return "counter drop" if action is EndpointToHost.DROP else "accept"
-
-
-def _chains(endpoint: EndpointPolicy) -> tuple[str, str]:
-    return f"cali-fw-{endpoint.interface}", f"cali-tw-{endpoint.interface}"
-
-
-def _rules(endpoint: EndpointPolicy, chain: str) -> list[str]:
-    """An endpoint's chain: known connections, then what its policies make of new ones."""
-    rules = ["ct state established,related accept"]
-    if not endpoint.vm:
-        rules.append("ct state invalid counter drop")
-    if not chain.startswith("cali-fw-"):
-        rules.append(f"goto {endpoint.ingress}")
-    else:
-        # encapsulation is the node's to speak: a workload's could enter an overlay as a peer's
-        rules.append("meta l4proto ipip counter drop")
-        rules.append("udp dport 4789 counter drop")
-        rules.append(f"goto {endpoint.egress}")
-    return rules
-
-
-def _elements(family: str, endpoints: Iterable[EndpointPolicy]) -> dict[str, list[str]]:
-    """What the endpoints put into each set and map, by its name."""
-    found: dict[str, list[str]] = {name: [] for _, name, _ in _SETS[family]}
-    for endpoint in endpoints:
-        speaker = f'"{endpoint.interface}" . {endpoint.mac}'
-        ipv4 = [address for address in endpoint.addresses if address.version == 4]
-        ipv6 = [address for address in endpoint.addresses if address.version == 6]
-        if family == "arp":
-            found["bindings"] += [f"{speaker} . {address}" for address in ipv4]
-            found["probers"] += [speaker] if ipv4 else []
-            found["claimed"] += [f'"{endpoint.interface}" . {address}' for address in ipv4]
-        else:
-            out, into = _chains(endpoint)
-            found["bindings4"] += [f"{speaker} . {address}" for address in ipv4]
-            found["bindings6"] += [f"{speaker} . {address}" for address in ipv6]
-            found["speakers6"] += [speaker] if ipv6 else []
-            found["from-endpoints"].append(f'"{endpoint.interface}" : goto {out}')
-            found["to-endpoints"].append(f'"{endpoint.interface}" : goto {into}')
-    return found
-
-
-def _element_commands(
-    verb: str,
-    endpoints: Iterable[EndpointPolicy],
-    others: Iterable[EndpointPolicy],
-    tag: str,
-) -> list[str]:
-    """Commands for what these endpoints put into sets and maps, and those others do not."""
-    lines = []
-    for family in _SETS:
-        theirs = _elements(family, others)
-        for name, elements in _elements(family, endpoints).items():
-            kept = set(theirs[name])
-            if mine := [one for one in elements if one not in kept]:
-                lines.append(f"{verb} element {family} {TABLE} {name}{tag} {{ {', '.join(mine)} }}")
-    return lines
-
-
 def _sets(family: str, desired: PolicySet, tag: str) -> list[str]:
-    elements = _elements(family, desired.endpoints)
     lines = []
-    for kind, name, declaration in _SETS[family]:
-        lines += _declared(kind, f"{name}{tag}", declaration, elements[name])
-    for key, found in desired.sets.items() if family == "inet" else ():
-        name = set_name(key, desired.sets, tag)
-        lines += _declared("set", name, set_type(key, found), sorted(found.texts))
+    for spec, found in elements(desired.endpoints).items():
+        if spec.family == family:
+            lines += _declared(replace(spec, name=f"{spec.name}{tag}"), found)
+    for key in desired.sets if family == "inet" else ():
+        lines += _declared(declared(key, desired.sets, tag), sorted(desired.sets[key].texts))
     return lines
 
 
-def _declared(kind: str, name: str, declaration: str, elements: list[str]) -> list[str]:
-    lines = [f"\t{kind} {name} {{", f"\t\t{declaration}"]
+def _declared(spec: SetSpec, elements: list[str]) -> list[str]:
+    lines = [f"\t{spec.kind} {spec.name} {{", f"\t\t{spec.type}"]
     if elements:
         joined = ",\n\t\t\t".join(elements)
         lines.append(f"\t\telements = {{\n\t\t\t{joined}\n\t\t}}")

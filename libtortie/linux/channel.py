@@ -55,11 +55,12 @@ Message = tuple[int, memoryview]
 
 
 class Refused(KernelError):
-    """The kernel's negative answer; `code` is the errno."""
+    """The kernel's negative answer; `code` is the errno, `detail` what it says beside."""
 
     def __init__(self, code: int, what: str, detail: str = "") -> None:
         super().__init__(f"{what}: {os.strerror(code)}" + (f" ({detail})" if detail else ""))
         self.code = code
+        self.detail = detail
 
 
 class Interrupted(KernelError):

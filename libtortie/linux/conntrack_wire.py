@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from ipaddress import IPv4Address, IPv6Address
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, AF_UNSPEC
 from typing import Literal
 
 from libtortie.linux.flows import (
@@ -28,6 +28,8 @@ from libtortie.model.ipam import IPAddress
 
 _SUBSYSTEM = 1 << 8  # NFNL_SUBSYS_CTNETLINK
 CT_NEW, CT_GET, CT_DELETE = _SUBSYSTEM, _SUBSYSTEM | 1, _SUBSYSTEM | 2
+CT_GET_STATS = _SUBSYSTEM | 5
+_STATS_ENTRIES = 1
 Role = Literal["original source", "original destination", "reply source"]
 ROLES: tuple[Role, ...] = ("original source", "original destination", "reply source")
 """Where an address can stand in an entry that is its flow's; the reply's destination is a fourth,
@@ -67,6 +69,17 @@ def flow_query(address: IPAddress, role: Role) -> bytes:
         + _nest(_TUPLE_REPLY if reply else _TUPLE_ORIG, wanted)
         + _nest(_FILTER, attribute(_FILTER_REPLY if reply else _FILTER_ORIG, flags))
     )
+
+
+def every_flow() -> bytes:
+    """A dump of all entries, or the question how many there are."""
+    return _HEADER.pack(AF_UNSPEC, 0, 0)
+
+
+def parse_count(body: memoryview) -> int:
+    """How many entries there are; more than there can be when the answer does not say."""
+    found = attributes(body, _HEADER.size).get(_STATS_ENTRIES)
+    return 1 << 32 if found is None else _number(found)
 
 
 def flow_creation(flow: Flow) -> bytes:

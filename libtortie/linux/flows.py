@@ -134,7 +134,12 @@ class Flow:
             self.reply.destination_port,
         )
 
+    @property
+    def ends(self) -> tuple[IPAddress, IPAddress, IPAddress, IPAddress]:
+        """Its addresses, before and after rewriting."""
+        first, answer = self.original, self.reply
+        return first.source, first.destination, answer.source, answer.destination
+
     def touches(self, address: IPAddress) -> bool:
         """Whether one end of it is this address, before or after rewriting."""
-        first, answer = self.original, self.reply
-        return address in (first.source, first.destination, answer.source, answer.destination)
+        return address in self.ends

@@ -41,6 +41,7 @@ from felix_shim.model import EndpointId, SignKind
 from felix_shim.outlets import LANES, Outlets
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
+from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.rules import Chain, SetKey
@@ -284,7 +285,7 @@ class Bench:
         if self.nft_broken:
             raise KernelError("nft: broken on purpose")
         if problem := self._check_rules(rules.chains, rules.sets):
-            raise KernelError(problem)
+            raise RuleRefused(problem)
         self.rules.append(rules)
         sysctls.ensure_gateways(self.kernel, rules.ipv6_interfaces)
         return failed

@@ -12,7 +12,7 @@ from felix_shim.failsafe import NODES
 from felix_shim.host_settings import HostSettings, parse_host_ports
 from felix_shim.policy_book import PolicyBook, PolicyRules
 from felix_shim.policy_sets import Elements
-from felix_shim.surroundings import Surroundings, with_node
+from felix_shim.surroundings import NodeRules, Surroundings
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.policy import DEFAULT_ALLOW, PortRange
 from libtortie.model.policy_wire import read_host_end, read_host_endpoint
@@ -198,6 +198,6 @@ def surroundings(world: HostMeaning) -> Surroundings:
 
 def host_rules(world: HostMeaning) -> PolicyRules:
     """The rules of all of it."""
-    found = with_node(host_book(world).rules(), surroundings(world))
+    found = NodeRules().added_to(host_book(world).rules(), surroundings(world))
     assert all(isinstance(found.sets.get(key, Elements()), Elements) for key in NODES.values())
     return found

@@ -55,6 +55,10 @@ RULES: tuple[dict[str, Any], ...] = (
         {"protocol": protocol, side: ports}
         for protocol, side, ports in product(("TCP", "SCTP"), ("source", "destination"), _PORTS)
     ),
+    *(
+        {"protocol": "TCP", "source": {key: [5000]}, "destination": {other: [443]}}
+        for key, other in product(("ports", "notPorts"), repeat=2)
+    ),
 )
 
 
@@ -100,6 +104,7 @@ def matrix_packets(pairs: Pairs = PAIRS) -> tuple[Packet, ...]:
             (TCP, (5000, 80)),
             (TCP, (80, 443)),
             (TCP, (443, 80)),
+            (TCP, (5000, 443)),
             (UDP, (443, 80)),
             (SCTP, (80, 5000)),
             (SCTP, (5000, 80)),

@@ -10,9 +10,9 @@ from felix_shim.rules import (
     Chain,
     ConnState,
     Goto,
+    HasState,
     InNets,
     InSet,
-    InState,
     IsIcmp,
     IsProtocol,
     IsVersion,
@@ -92,7 +92,7 @@ class RuleMachine:
                 return packet.version == version
             case IsProtocol(number, negated):
                 return (packet.protocol == number) is not negated
-            case InNets() | InSet() | OnLink() | InState():
+            case InNets() | InSet() | OnLink() | HasState():
                 return self._is_of(match, packet)
             case OnPort(side, ranges, negated):
                 if side is Side.ORIGINAL and packet in self.untracked:
@@ -104,13 +104,13 @@ class RuleMachine:
                 same = packet.icmp[0] == kind and code in (None, packet.icmp[1])
                 return packet.protocol in (ICMP, ICMPV6) and same is not negated
 
-    def _is_of(self, match: InNets | InSet | OnLink | InState, packet: Packet) -> bool:
+    def _is_of(self, match: InNets | InSet | OnLink | HasState, packet: Packet) -> bool:
         """Of another family than the match's, a packet is neither in nor out of networks and sets.
 
         Every packet is the first of its connection.
         """
-        if isinstance(match, InState):
-            return match.state is ConnState.UNTRACKED and packet in self.untracked
+        if isinstance(match, HasState):
+            return ConnState.UNTRACKED in match.states and packet in self.untracked
         if isinstance(match, OnLink):
             return match.name == (packet.link_in if match.way is Way.IN else packet.link_out)
         address = _address(packet, match.side)

@@ -15,6 +15,7 @@ import pytest
 
 from felix_shim.drivers.conntrack import Copy, Outcome, forget, portable
 from felix_shim.flow_codec import decode_flow, encode_flow
+from libtortie.linux import conntrack
 from libtortie.linux.flows import (
     SCTP,
     TCP,
@@ -216,8 +217,16 @@ def test_a_vm_that_comes_back_finds_its_newer_entries(nodes: TwoNodes) -> None:
 
 
 @FAMILIES
-def test_entries_are_read_as_they_were_made(nodes: TwoNodes, version: int) -> None:
+@pytest.mark.parametrize("at_once", [0, 300])
+def test_entries_are_read_as_they_were_made(
+    nodes: TwoNodes, version: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether there are few, which are read all at once, or many, of which the kernel selects."""
+    monkeypatch.setattr(conntrack, "_ENTRIES_PER_READING", at_once)
     table = nodes.table(nodes.target)
+    assert table.flows([ip_address(VM[version])]) == ()
+    bystander = FlowTuple(ip_address("192.0.2.1"), ip_address("192.0.2.2"), TCP, 1, 2)
+    assert table.create(Flow(bystander, bystander.inverse(), 5000))
     vm, far, other = (ip_address(one[version]) for one in (VM, FAR, SERVICE))
     seen = Status.SEEN_REPLY | Status.ASSURED
     flags = TcpFlag.WINDOW_SCALE | TcpFlag.SACK_PERM
@@ -241,8 +250,9 @@ def test_entries_are_read_as_they_were_made(nodes: TwoNodes, version: int) -> No
         assert not table.create(flow)
     found = {_without_time(flow) for flow in table.flows([vm])}
     assert found == {_without_time(flow) for flow in flows}
-    assert forget(table, [vm]) == len(flows)
+    assert forget(table, [vm]) == {vm: len(flows)}
     assert table.flows([vm]) == ()
+    assert [one.original for one in table.flows([bystander.source])] == [bystander]
     assert not table.delete(next(iter(flows)))
     table.close()
 
@@ -259,7 +269,7 @@ def test_an_address_given_to_another_starts_without_old_entries(nodes: TwoNodes)
         far.send(b"known")
         assert vm.recv(64) == b"known"
         table = nodes.table(nodes.source)
-        assert forget(table, [ip_address(VM[4])]) == 1
+        assert forget(table, [ip_address(VM[4])]) == {ip_address(VM[4]): 1}
         table.close()
         deadline = time.monotonic() + PATIENCE
         while not nodes.dropped(nodes.source):

@@ -111,10 +111,10 @@ def others(space: str) -> list[str]:
 def test_whatever_others_have(space: str) -> None:
     before = others(space)
     assert len(before) == 6
-    driver = Nftables(quiet=0.0)
+    driver = Nftables()
     for number in range(4):
         apply(space, driver, rules(number))
-        apply(space, Nftables(quiet=0.0), rules(number))
+        apply(space, Nftables(), rules(number))
         with pytest.raises(KernelError):
             apply(space, Nftables(), policy_set([replace(A, mac="nonsense")]))
     assert others(space) == before
@@ -124,7 +124,7 @@ def test_whatever_others_have(space: str) -> None:
 
 
 def test_a_table_of_ours_that_somebody_deletes_is_put_back_beside_theirs(space: str) -> None:
-    driver, before = Nftables(quiet=0.0), others(space)
+    driver, before = Nftables(), others(space)
     apply(space, driver, rules(1))
     nft(space, "delete", "table", "inet", "tortie")
     apply(space, driver, rules(1))

@@ -154,7 +154,7 @@ def test_no_packet_is_wrongly_dropped_or_let_in(
     that allows it at the stages that are left.
     """
     here, far = spaces
-    driver = Nftables(quiet=0.0)
+    driver = Nftables()
     inside(here, lambda: driver.apply(rules(0, flags)))
     good, bad = probe(here, far, ALLOWED), probe(here, far, DENIED)
     broken = replace(

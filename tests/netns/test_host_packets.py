@@ -59,7 +59,7 @@ def node() -> Iterator[WiredHost]:
 @pytest.fixture(scope="module")
 def nft() -> Nftables:
     """One for all: each example's rules come about by the difference to those before."""
-    return Nftables(quiet=0.0)
+    return Nftables()
 
 
 def rules_of(world: HostMeaning) -> PolicySet:

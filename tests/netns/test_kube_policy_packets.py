@@ -42,7 +42,7 @@ def node() -> Iterator[WiredNode]:
 
 @pytest.fixture(scope="module")
 def nft() -> Nftables:
-    return Nftables(quiet=0.0)
+    return Nftables()
 
 
 def test_every_kind_of_match(node: WiredNode, nft: Nftables) -> None:

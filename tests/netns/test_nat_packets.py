@@ -16,7 +16,7 @@ from felix_shim.host_settings import HostSettings
 from felix_shim.nat_rules import NatSettings
 from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
 from felix_shim.policy_book import PolicyRules
-from felix_shim.surroundings import Surroundings, with_node
+from felix_shim.surroundings import NodeRules, Surroundings
 from libtortie.model.policy import PortRange
 from libtortie.model.resources import IPPoolSpec
 from tests.fakes.packets import SCTP, TCP, UDP, Packet
@@ -60,7 +60,7 @@ def node() -> Iterator[WiredHost]:
 
 @pytest.fixture(scope="module")
 def nft() -> Nftables:
-    return Nftables(quiet=0.0)
+    return Nftables()
 
 
 def rules(pools: tuple[IPPoolSpec, ...], settings: NatSettings | None = None) -> PolicySet:
@@ -70,7 +70,7 @@ def rules(pools: tuple[IPPoolSpec, ...], settings: NatSettings | None = None) ->
         pools=pools,
     )
     endpoints = [EndpointPolicy(wire.interface, wire.mac, wire.addresses) for wire in (POD, PLAIN)]
-    return policy_set(endpoints, rules=with_node(PolicyRules(), around))
+    return policy_set(endpoints, rules=NodeRules().added_to(PolicyRules(), around))
 
 
 def source(node: WiredHost, packet: Packet) -> tuple[Address, int]:

@@ -65,7 +65,7 @@ def node() -> Iterator[WiredNode]:
 @pytest.fixture(scope="module")
 def nft() -> Nftables:
     """One for all: each example's rules come about by the difference to those before."""
-    return Nftables(quiet=0.0)
+    return Nftables()
 
 
 def test_every_kind_of_match(node: WiredNode, nft: Nftables) -> None:
@@ -107,7 +107,7 @@ def test_differences_lead_to_what_the_rules_whole_would_be(
     world = replace(world, netsets=(*world.netsets, *more), policies=(*world.policies, ALL_SETS))
     node.call(lambda: nft.apply(rules_of(book_of(world))))
     by_differences = listing(node)
-    node.call(lambda: Nftables(quiet=0.0).apply(rules_of(book_of(world))))
+    node.call(lambda: Nftables().apply(rules_of(book_of(world))))
     assert by_differences == listing(node)
     node.call(
         lambda: nft.apply(rules_of(book_of(world)))

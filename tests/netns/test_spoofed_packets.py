@@ -51,7 +51,7 @@ def node() -> Iterator[WiredHost]:
     with wired_host((far_wire(FAR), A, B, UNKNOWN), OWN) as made:
         endpoints = [EndpointPolicy(w.interface, w.mac, w.addresses, vm=True) for w in (A, B)]
         rules = policy_set(endpoints, endpoint_to_host=EndpointToHost.ACCEPT)
-        made.call(partial(Nftables(quiet=0.0).apply, rules))
+        made.call(partial(Nftables().apply, rules))
         yield made
 
 

@@ -207,7 +207,7 @@ def test_an_address_is_forgotten_wherever_it_stands() -> None:
         FlowTuple(CLIENT, SERVICE, TCP, 50000, 80), FlowTuple(VM, CLIENT, TCP, 8080, 50000)
     )
     table = FakeTable({one.original: one for one in (stays, served, *numbered(2))})
-    assert forget(table, [VM]) == 3
+    assert forget(table, [VM]) == {VM: 3}
     assert list(table.entries.values()) == [stays]
 
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import signal
-import struct
 import subprocess
 import threading
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from cni_plugin import policy_gate
-from felix_shim.drivers.nftables import read_generation
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
 from libtortie.datastore.etcd_rpc import Failure
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate, given
-from libtortie.errors import KernelError, NotFound, Unavailable
+from libtortie.errors import NotFound, Unavailable
 from libtortie.kube.transport import DeadlineError, Limits
 from libtortie.linux import netns
 from libtortie.model.keys import HandleKey
@@ -216,49 +213,6 @@ def test_an_nft_that_never_answers_is_no_table(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(policy_gate, "_NFT_DEADLINE", 0.01)
     assert not policy_gate.nft_table_present()
-
-
-def test_the_generation_is_waited_for_while_the_machine_stands_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The kernel's answer comes with the second look."""
-    answer = struct.pack("=IHHII4x", 28, 0, 0, 1, 0) + struct.pack("=HH", 8, 1)
-    answer += struct.pack(">I", 77)
-
-    class Netlink:
-        asked: ClassVar[list[float]] = []
-
-        def __init__(self, *_: int) -> None:
-            pass
-
-        def __enter__(self) -> Netlink:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def sendto(self, *_: object) -> None:
-            pass
-
-        def settimeout(self, seconds: float) -> None:
-            self.asked.append(seconds)
-
-        def recv(self, _: int) -> bytes:
-            if len(self.asked) < 3:
-                raise TimeoutError
-            return answer
-
-    monkeypatch.setattr("felix_shim.drivers.nftables.socket.socket", Netlink)
-    stood_still(monkeypatch)
-    assert read_generation() == 77, "the late step did not count"
-    assert Netlink.asked == [STEP, STEP, STEP]
-    monkeypatch.setattr(Netlink, "recv", lambda *_: _silent())
-    with pytest.raises(KernelError, match="no answer within 2 s"):
-        read_generation()
-
-
-def _silent() -> bytes:
-    raise TimeoutError
 
 
 def test_an_endpoints_policy_is_waited_for_while_the_machine_stands_still(tmp_path: Path) -> None:
