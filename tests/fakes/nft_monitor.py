@@ -111,7 +111,7 @@ def nft_monitor(namespace: str) -> Iterator[NftMonitor]:
 
     monitor = NftMonitor()
     with Netns(deadline=60.0).call(f"/run/netns/{namespace}", opened) as sock:
-        thread = threading.Thread(target=monitor.run, args=(sock,))
+        thread = threading.Thread(target=monitor.run, args=(sock,), daemon=True)
         thread.start()
         try:
             yield monitor

@@ -20,7 +20,7 @@ class PeakMemory:
         self.mib = 0.0
         self._pid = pid
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)  # however we are ended
 
     def __enter__(self) -> PeakMemory:
         self._thread.start()
