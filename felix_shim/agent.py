@@ -463,8 +463,9 @@ def _followers(
         for notice in notices:
             notice(event)
 
+    of_api = parts.config.datastore_type == "kubernetes"
     sources: list[StoreSource | KubeSource] = [
-        StoreSource(parts.store, scope, post, parts.log) for scope in followed(parts.node)
+        StoreSource(parts.store, scope, post, parts.log, of_api) for scope in followed(parts.node)
     ]
     if parts.kube is not None:
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))

@@ -64,12 +64,10 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What changes in a followed scope is not heard of, until it is `Listed` again.
+    """What changes in a followed scope of a SQLite or etcd store is not heard of, until it is
+    `Listed` again. A Kubernetes API that is away delays nothing: nobody is told."""
 
-    Or what changes of a kind of Kubernetes' policy objects, until it is `InSync` again.
-    """
-
-    scope: Scope | type
+    scope: Scope
 
 
 Migration = VirtualMachineInstanceMigration

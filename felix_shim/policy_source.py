@@ -1,7 +1,7 @@
 """Follows what policy is made of in the Kubernetes API, and never takes silence for absence.
 
-Until the next list a kind whose changes may not be heard of is `Lost`. A new agent that finds the
-API away, or slow, begins with what the last one heard (`policy_cache.py`). A server that does not
+While the API is away what was heard last counts, and nothing waits for it. A new agent that finds
+it away, or slow, begins with what the last one heard (`policy_cache.py`). A server that does not
 know a kind has none of its objects; those that were there before were told of as deleted, or are
 kept.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig
 from felix_shim.crew import Crew
-from felix_shim.events import InSync, Lost, Seen, Vanished
+from felix_shim.events import InSync, Seen, Vanished
 from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject, followed_kinds
 from felix_shim.policy_cache import PolicyCache
@@ -103,7 +103,6 @@ class PolicySource:
                 self.cache.put(self.kind, ())
             return
         self._recall()
-        self.post(Lost(self.kind))
         self._complaint.watch_lost(kind, error, delay)
 
     def _recall(self) -> None:
@@ -119,7 +118,6 @@ class PolicySource:
             for one in found:
                 self.post(Seen(one))
             self.post(InSync(self.kind, frozenset(map(_name, found))))
-            self.post(Lost(self.kind))
 
 
 def policy_kinds(config: NodeConfig) -> tuple[type[PolicyObject], ...]:

@@ -400,7 +400,7 @@ class Reconciler:
             self._world.settings,
         )
         latest = self._chores.has_latest_rules(local)
-        standing = Standing(bool(local.in_force), latest, self._world.hears_policy)
+        standing = Standing(bool(local.in_force), latest, self._world.policy_in_sync)
         began = self.gate.began(local.id, episode)
         passes = self.gate.passes(local.endpoint, episode, standing, now, settings.gate)
         if not passes and not began:

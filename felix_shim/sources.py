@@ -54,12 +54,16 @@ LIVENESS_SECONDS = 2.0
 
 @dataclass(slots=True)
 class StoreSource:
-    """List, then watch one scope of the datastore, and list again when the watch is lost."""
+    """List, then watch one scope of the datastore, and list again when the watch is lost.
+
+    `of_api`: the datastore is a Kubernetes API, whose absence is nobody's business (see `Lost`).
+    """
 
     store: Datastore
     scope: Scope
     post: Post
     log: Log
+    of_api: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _watch: Watch | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -82,7 +86,8 @@ class StoreSource:
                 continue
             except TortieError as error:
                 self.log.warning("watch_lost", scope=self.scope, reason=first_line(error))
-                self.post(Lost(self.scope))
+                if not self.of_api:
+                    self.post(Lost(self.scope))
             self._stop.wait(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 

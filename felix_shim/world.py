@@ -102,8 +102,8 @@ class World:
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
-    lost: set[Scope | type] = field(default_factory=set)
-    """Scopes and kinds whose changes are not heard of."""
+    lost: set[Scope] = field(default_factory=set)
+    """Scopes whose changes are not heard of; see `Lost`."""
     kinds_listed: set[type] = field(default_factory=set)
     kube_heard: Heard = field(default_factory=Heard)
     policy_serial: int = 0
@@ -138,16 +138,17 @@ class World:
         return found
 
     @property
-    def hears_policy(self) -> bool:
-        """Whether every change of what policy is made of is heard of."""
-        return not any(self._makes_policy(scope) for scope in self.lost)
+    def policy_in_sync(self) -> bool:
+        """Whether all that policy is made of was listed, and what changes of it in a store is heard
+        of. Of a Kubernetes API the last that was heard counts, whether or not it is there now."""
+        return self.knows_policy and not any(self._makes_policy(scope) for scope in self.lost)
 
     def policy_changed(self) -> None:
         """The rules of any endpoint may be other ones now."""
         self.policy_serial += 1
         self.due.chores.add(POLICY)
 
-    def _makes_policy(self, scope: Scope | type) -> bool:
+    def _makes_policy(self, scope: Scope) -> bool:
         return scope not in (NODES, POOLS, PEERS, BGP, Affinities(self.node))
 
     def _to_desk(self, event: Stored | Unstored | Listed) -> None:
@@ -324,7 +325,6 @@ class World:
     def in_sync(self, event: InSync) -> None:
         """All objects of a kind have been delivered."""
         if event.kind not in (Migration, Instance):
-            self.lost.discard(event.kind)
             if self.kube_heard.keep(event.kind, event.delivered) or (
                 event.kind not in self.kinds_listed
             ):

@@ -1,6 +1,7 @@
 """A cut-over with late policy and the real agent: waited for, told, counted, and nothing let in.
 
-The kernel takes no more rules while a file is there: `nft` is a stand-in that then refuses.
+The kernel takes no more rules while a file is there: `nft` is a stand-in that then refuses, and
+somebody has touched the agent's tables, so that it has to replace them by `nft`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from felix_shim.kube_entries import followed_kinds
 from felix_shim.kube_events import KubeEvent
 from libtortie.linux.netns import Netns
 from libtortie.model.keys import Kind, ResourceKey
@@ -24,7 +26,7 @@ from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.guest import PORT, Guest, Prober
-from tests.fakes.node_process import until
+from tests.fakes.node_process import ip, until
 
 pytestmark = pytest.mark.root
 
@@ -57,6 +59,8 @@ class Scene:
     def refuse_rules(self) -> None:
         """From now on, and a policy changes: its rules do not get in."""
         self.flag.touch()
+        table = ["inet", "tortie", "somebody-elses"]
+        ip("netns", "exec", self.node.name, "nft", "add", "chain", *table)
         failed = len(self.node.lines("apply_failed"))
         stored = self.node.store.get(POLICY)
         self.node.store.update(POLICY, policy(PORT, 7999), stored.revision)
@@ -187,3 +191,18 @@ def test_policy_that_comes_in_time_is_no_event(scene: Scene) -> None:
     scene.assert_nothing_denied_passes(began)
     assert not scene.node.lines("policy_gate_waits")
     assert not scene.told("policy")
+
+
+def test_an_api_that_is_away_delays_no_raise(scene: Scene) -> None:
+    """What the agent has heard before is the latest that it knows of."""
+    node = scene.node
+    node.server.stop()
+    kinds = {kind.api.plural for kind in followed_kinds("sqlite")}
+    until(
+        "no kind is heard of",
+        lambda: kinds <= {one["kind"] for one in node.lines("api_watch_lost")},
+    )
+    began = scene.arrive()
+    until("it is raised", lambda: node.metrics(POD) == [512])
+    assert not node.lines("policy_gate_waits")
+    scene.assert_nothing_denied_passes(began)

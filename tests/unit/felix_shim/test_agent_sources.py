@@ -134,6 +134,18 @@ def test_a_lost_watch_is_told_until_there_is_a_list(
     assert [type(event) for event in posted[:4]] == [Listed, Listed, Lost, Listed]
 
 
+def test_a_lost_watch_of_an_api_is_told_to_nobody(store: BrittleStore, posted: list[Event]) -> None:
+    """Its absence delays no raise."""
+    store.list_errors = [Unavailable("away")]
+    store.watch_errors = [Unavailable("away")]
+    log = RecordingLog()
+    running = Running(StoreSource(store, ENDPOINTS, posted.append, log, of_api=True))
+    wait_for(lambda: sum(isinstance(event, Listed) for event in posted) >= 2)
+    running.stop()
+    assert {type(event) for event in posted} == {Listed}
+    assert len(log.of("watch_lost")) == 2
+
+
 class HalfReadableStore(MemoryDatastore):
     """Cannot read what is called `bad`."""
 

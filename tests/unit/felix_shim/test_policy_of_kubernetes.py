@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from felix_shim.events import InSync, Lost, Seen, Stored, Unstored, Vanished
+from felix_shim.events import InSync, Seen, Stored, Unstored, Vanished
 from felix_shim.kube_entries import POLICIES, PROFILES, PolicyObject, followed_kinds
 from felix_shim.policy import EndpointPolicy
 from felix_shim.policy_order import CLOSED
@@ -196,13 +196,16 @@ def test_the_administrators_policies_go_first() -> None:
     assert "pi-anp/kanp.adminnetworkpolicy.guard" in str(first[0].verdict)
 
 
-def test_a_lost_watch_is_in_the_way_of_being_in_sync_until_the_next_list() -> None:
-    bench = bench_with()
+def test_in_sync_is_who_has_listed_every_kind_once() -> None:
+    """Nothing that a source says later takes it back."""
+    bench = Bench(kube=False, policy_kinds=frozenset(KINDS))
+    bench.listed()
     heard = []
-    for told in ((), (Lost(KubeNetworkPolicy),), (Lost(KubeNetworkPolicy),), synced()):
-        bench.tell(*told)
-        heard.append(bench.reconciler.world.hears_policy)
-    assert heard == [True, False, False, True]
+    for event in synced():
+        heard.append(bench.reconciler.world.policy_in_sync)
+        bench.tell(event)
+    assert heard == [False] * len(KINDS)
+    assert bench.reconciler.world.policy_in_sync
 
 
 def test_in_kubernetes_own_datastore_profiles_are_in_there() -> None:
