@@ -13,7 +13,7 @@ import pytest
 
 from felix_shim.drivers import nftables
 from felix_shim.drivers.nftables import Nftables
-from felix_shim.policy import PolicySet
+from felix_shim.policy import NODE_CHAINS, PolicySet
 from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import DROP, InSet, Jump, Rule, SetKey, SetKind, Side
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.root
 T = TypeVar("T")
 SPACE = fresh_name("drv")
 KEY = SetKey(SetKind.ADDRESSES, 4, "all()")
-CHAINS = {"pi-a": (Rule((InSet(Side.SOURCE, KEY),), DROP.verdict),), "pi-b": (DROP,)}
+CHAINS = {**NODE_CHAINS, "pi-a": (Rule((InSet(Side.SOURCE, KEY),), DROP.verdict),), "pi-b": (DROP,)}
 FIRST = PolicySet(ENDPOINTS[:1], chains=CHAINS, sets={KEY: Elements.of(["10.0.0.1"])})
 SECOND = replace(FIRST, sets={KEY: Elements.of(["10.0.0.1", "10.0.0.2"])})
 WRONG = replace(FIRST, chains={**CHAINS, "pi-b": (DROP, Rule((), Jump("absent")))})
