@@ -7,16 +7,21 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import NoReturn, TypeVar
 
 import pytest
 
 from felix_shim.drivers import nftables
 from felix_shim.drivers.nftables import Nftables
-from felix_shim.policy import NODE_CHAINS, PolicySet
+from felix_shim.drivers.nftables_expressions import NeedsNft
+from felix_shim.host_settings import HostSettings
+from felix_shim.nat_rules import NatSettings
+from felix_shim.policy import NODE_CHAINS, PolicySet, policy_set
 from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import DROP, InSet, Jump, Rule, SetKey, SetKind, Side
+from felix_shim.surroundings import NodeRules, Surroundings
 from libtortie.errors import KernelError
 from libtortie.linux import nft_batch, nft_watch
 from libtortie.linux.netns import Netns
@@ -28,8 +33,13 @@ from libtortie.linux.nft_batch import (
     read_generation,
 )
 from libtortie.linux.nft_wire import Message, chain_creation, chain_deletion
+from libtortie.model.policy import PortRange
+from libtortie.model.resources import IPPoolSpec
 from tests.fakes.fresh_names import fresh_name
+from tests.fakes.host_meaning import HostMeaning
+from tests.fakes.host_worlds import PEER, UP_HEP, host_book
 from tests.fakes.nft_monitor import NftMonitor, nft_monitor
+from tests.fakes.policy_meaning import Meaning, Written
 from tests.fakes.rule_changes import ENDPOINTS
 
 pytestmark = pytest.mark.root
@@ -118,6 +128,43 @@ def test_a_difference_needs_no_nft_and_touches_only_what_differs(
     assert "10.0.0.2" in elements()
     inside(lambda: driver.apply(FIRST))
     assert "10.0.0.2" not in elements()
+
+
+def of_the_node(number: int) -> PolicySet:
+    """Workloads' rules, a host endpoint's, and those of `natOutgoing`, all others each time."""
+    hep = replace(UP_HEP, labels={"app": f"a{number}"})
+    spec = {"applyOnForward": True, "selector": "has(app)", "ingress": [{"action": "Deny"}]}
+    policies = (Written("deny", spec),) if number % 2 else ()
+    pool = IPPoolSpec(cidr=f"10.{number}.0.0/16", nat_outgoing=True)
+    settings = HostSettings(nat=NatSettings(ports=PortRange(1024, 2000 + number)))
+    around = Surroundings(settings, (PortRange(9199, 9199),), frozenset(PEER), (pool,))
+    policed = host_book(HostMeaning(Meaning((), policies), (hep,))).rules()
+    return policy_set(ENDPOINTS[number % 2 :][:1], rules=NodeRules().added_to(policed, around))
+
+
+@pytest.mark.parametrize("way", ["messages", "nft"])
+def test_a_difference_of_the_nodes_own_rules_is_one_transaction(
+    way: str, driver: Nftables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together with that of workloads', whichever way it goes."""
+    if way == "nft":
+        monkeypatch.setattr(nftables, "batch", _cannot_say)
+    else:
+        driver._binary = "/nonexistent"
+    for number in range(3):
+        generation = inside(read_generation)
+        inside(partial(driver.apply, of_the_node(number)))
+        assert inside(read_generation) == generation + 1
+        ours = without_tags(nft("-s", "list", "ruleset"))
+        assert any("masquerade" in line for line in ours)
+        assert any(f"10.{number}.0.0" in line for line in ours)
+    clean = Nftables()
+    inside(partial(clean.apply, of_the_node(2)))
+    assert without_tags(nft("-s", "list", "ruleset")) == ours
+
+
+def _cannot_say(*_: object) -> NoReturn:
+    raise NeedsNft("nobody has taught us")
 
 
 def test_anothers_commit_in_between_is_waited_out(
