@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
-from felix_shim import policy_book
+from felix_shim import policy_book, surroundings
 from felix_shim.drivers.nftables_change import AddRule, OnChain, OnElements, Step, Verb, steps
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import Stored, Unstored
+from felix_shim.failsafe import Failsafe
+from felix_shim.host_rules import HostPlan, host_chains
 from felix_shim.model import Endpoint
 from felix_shim.policy import PolicySet
 from felix_shim.policy_desk import PolicyDesk
@@ -147,6 +149,36 @@ def test_a_policy_that_changes_is_worked_out_for_those_it_selects(
     assert len(set(courses)) <= 3, "of one endpoint in ten"
     node.tell(before)
     node.changes()
+
+
+def test_the_nodes_own_rules_are_worked_out_when_they_may_be_others(
+    node: Node, courses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def told(placed: Mapping[str, HostPlan], failsafe: Failsafe) -> dict[str, Chain]:
+        made.append(len(placed))
+        return host_chains(placed, failsafe)
+
+    monkeypatch.setattr(surroundings, "host_chains", told)
+    spec = {"node": NODE, "interfaceName": "*"}
+    host = resource(Kind.HOST_ENDPOINT, "h", spec, labels={"app": "a5"})
+    scope = Resources(Kind.HOST_ENDPOINT)
+    node.desk.feed(Stored(scope, Record(host.key, host, "1")))
+    came = [one.name for one in node.changes() if isinstance(one, OnChain)]
+    assert "host-in" in came and made == [1]
+    courses.clear()
+    node.tell(SIZE.remote(7, role=8))
+    assert len(elements(node.changes())) == 2
+    changed = SIZE.policy(6)  # of another app's
+    node.desk.feed(Unstored(POLICIES, changed.key))
+    node.changes()
+    assert made == [1] and not [one for one in courses if one.startswith("ch")]
+    for record in (changed, SIZE.remote(7)):
+        node.tell(record)
+    node.desk.feed(Unstored(scope, host.key))
+    node.changes()
+    assert made == [1, 0]
 
 
 def test_hosts_come_into_a_set_with_networks_at_their_own_cost(node: Node) -> None:
