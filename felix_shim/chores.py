@@ -150,7 +150,7 @@ class Chores:
         for local in world.roster:
             if local.endpoint.vm is None:
                 continue
-            for address, dst in zip(local.endpoint.addresses, local.destinations, strict=True):
+            for address, dst in zip(local.endpoint.addresses, local.destinations, strict=False):
                 learned = routes.learned(dst) is not None
                 known = world.raises.number((address,)) > 0
                 if desired.worth_asking(local, learned, known):

@@ -3,7 +3,8 @@
 The rules of an endpoint do not depend on where its VM is: a migration target is programmed
 exactly as any other endpoint, so that policy is in force before the VM's first packet.
 
-Anti-spoofing is a binding of interface, MAC and address (see `docs/adr/0004`). KubeVirt's DHCP for
+Anti-spoofing is a binding of interface, MAC and address (see `docs/adr/0004`), with the networks
+besides from which an endpoint may send. KubeVirt's DHCP for
 a bridged VM is answered inside the pod, so nothing but the VM's own addresses ever leaves the veth
 and 0.0.0.0 needs no exemption. ARP is not IP: it has its own table with the same binding, where
 probes (sender 0.0.0.0, RFC 5227) pass.
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from felix_shim.extras import Translation, translated
 from felix_shim.model import Endpoint
 from libtortie.errors import InvalidInput
+from libtortie.linux.port import IPNetwork
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import INTERFACE_PREFIX
 
@@ -52,6 +55,8 @@ class EndpointPolicy:
     mac: str
     addresses: tuple[IPAddress, ...]
     vm: bool = False
+    floating: tuple[Translation, ...] = ()
+    source_prefixes: tuple[IPNetwork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,11 @@ class PolicySet:
     def by_interface(self) -> dict[str, EndpointPolicy]:
         """The endpoints by interface name."""
         return {endpoint.interface: endpoint for endpoint in self.endpoints}
+
+    @property
+    def translated(self) -> dict[IPAddress, IPAddress]:
+        """Floating address → whose it stands for."""
+        return translated(self.endpoints)
 
     @property
     def ipv6_interfaces(self) -> frozenset[str]:
@@ -80,7 +90,8 @@ def compile_endpoint(endpoint: Endpoint) -> EndpointPolicy:
     if not _MAC.fullmatch(mac):
         raise InvalidInput(f"endpoint {endpoint.id}: no MAC address: {endpoint.mac!r}")
     addresses = sorted(set(endpoint.addresses), key=lambda one: (one.version, int(one)))
-    return EndpointPolicy(endpoint.interface, mac, tuple(addresses), vm=endpoint.vm is not None)
+    policy = EndpointPolicy(endpoint.interface, mac, tuple(addresses), vm=endpoint.vm is not None)
+    return replace(policy, floating=endpoint.floating, source_prefixes=endpoint.source_prefixes)
 
 
 def policy_set(

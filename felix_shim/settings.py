@@ -21,6 +21,8 @@ DEFAULT_CONVERGENCE_SECONDS = 30.0
 class Settings:
     """What the agent obeys. `problems` are the values it could not use, in words."""
 
+    floating_ips: bool = False
+    source_spoofing: bool = False
     ipv4: Priorities = field(default_factory=Priorities)
     ipv6: Priorities = field(default_factory=Priorities)
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
@@ -37,6 +39,7 @@ def effective(specs: Iterable[tuple[str, FelixConfigurationSpec]]) -> Settings:
 
 def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Settings:
     problems = list(settings.problems)
+    settings = _gates(settings, name, spec, problems)
     seconds = settings.convergence_seconds
     if spec.live_migration_route_convergence_time:
         try:
@@ -66,6 +69,31 @@ def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Setti
     return replace(
         settings, ipv4=ipv4, ipv6=ipv6, convergence_seconds=seconds, problems=tuple(problems)
     )
+
+
+def _gates(
+    weaker: Settings, name: str, spec: FelixConfigurationSpec, problems: list[str]
+) -> Settings:
+    """What pods may ask for in their annotations, beside their own addresses."""
+    floating = _choice(spec.floating_ips, "Disabled", "Enabled", f"{name}: floatingIPs", problems)
+    spoofing = _choice(
+        spec.workload_source_spoofing,
+        *("Disabled", "Any"),
+        f"{name}: workloadSourceSpoofing",
+        problems,
+    )
+    return replace(
+        weaker,
+        floating_ips=weaker.floating_ips if floating is None else floating,
+        source_spoofing=weaker.source_spoofing if spoofing is None else spoofing,
+    )
+
+
+def _choice(text: str, no: str, yes: str, where: str, problems: list[str]) -> bool | None:
+    """Whether it is `yes`; None where it says nothing, or nothing that is known."""
+    if text not in ("", no, yes):
+        problems.append(f"{where}: {text!r} is neither {no} nor {yes}")
+    return {no: False, yes: True}.get(text)
 
 
 def _priorities(

@@ -14,6 +14,7 @@ from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS, Clust
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import Instance, InSync, Listed, Migration, RaisesSeen, Stored, Unstored
+from felix_shim.extras import Wishes
 from felix_shim.jsonlog import Log
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, EndpointId
@@ -73,6 +74,7 @@ class World:
     monotonic: Callable[[], float]
     cluster: Cluster = field(init=False)
     roster: Roster = field(default_factory=Roster)
+    wishes: Wishes = field(default_factory=Wishes)
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
     raises: Raises = field(default_factory=Raises)
     announced: frozenset[IPAddress] = frozenset()
@@ -161,7 +163,11 @@ class World:
             convergence_seconds=fresh.convergence_seconds,
             normal=fresh.ipv4.normal,
             elevated=fresh.ipv4.elevated,
+            floating_ips=fresh.floating_ips,
+            source_spoofing=fresh.source_spoofing,
         )
+        for key, endpoint in self.wishes.all():
+            self._take(key, endpoint)
         self.everything()
         self.due.chores.add(BIRD)
 
@@ -179,10 +185,14 @@ class World:
             self.log.error("endpoint_malformed", reason=error)
             self._endpoint_gone(record.key)
             return
-        known = self.roster.of_key(record.key)
-        if known is not None and known.endpoint == endpoint:
-            return
-        self._adopt(known, Local(record.key, endpoint))
+        self._take(record.key, endpoint)
+
+    def _take(self, key: Key, asked: Endpoint) -> None:
+        """An endpoint is stored, or the settings may let it have something else than before."""
+        endpoint = self.wishes.noted(key, asked, self.settings)
+        known = self.roster.of_key(key)
+        if known is None or known.endpoint != endpoint:
+            self._adopt(known, Local(key, endpoint))
 
     def _adopt(self, known: Local | None, fresh: Local) -> None:
         """A new sandbox starts anew; one whose record merely changed keeps its machine."""
@@ -202,6 +212,7 @@ class World:
         self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS}
 
     def _endpoint_gone(self, key: Key) -> None:
+        self.wishes.forget(key)
         local = self.roster.of_key(key)
         if local is None:
             return

@@ -21,9 +21,9 @@ import subprocess
 import time
 from collections.abc import Callable
 
+from felix_shim.drivers.nftables_nat import TABLE
 from felix_shim.drivers.nftables_text import (
     FIRST_TAG,
-    TABLE,
     free_tag,
     render,
     render_anew,

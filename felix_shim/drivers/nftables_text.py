@@ -2,7 +2,8 @@
 
 Layout of `table inet tortie`:
 
-* `prerouting` (raw, before conntrack): from `cali*`, only the binding (interface, MAC, address).
+* `prerouting` (raw, before conntrack): from `cali*`, only the binding (interface, MAC, address),
+  and the networks that an endpoint may send from besides.
 * `forward`: from `cali*` through the sender's chain, then to `cali*` through the receiver's. The
   dispatch maps `goto` an endpoint's chain, so its `return` leads back behind the dispatch, while
   an interface without an entry falls to the drop.
@@ -22,9 +23,9 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import count
 
+from felix_shim.drivers.nftables_nat import TABLE, nat_chains, nat_change, nat_declared, nat_maps
 from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
 
-TABLE = "tortie"
 FIRST_TAG = "-0"
 _RAW = -300
 _OBJECT = re.compile(r"^\t(set|map|chain) (\S+) \{", re.MULTILINE)
@@ -37,6 +38,8 @@ _SETS = {
         ("set", "bindings4", "type ifname . ether_addr . ipv4_addr"),
         ("set", "bindings6", "type ifname . ether_addr . ipv6_addr"),
         ("set", "speakers6", "type ifname . ether_addr"),
+        ("set", "sources4", "type ifname . ether_addr . ipv4_addr; flags interval"),
+        ("set", "sources6", "type ifname . ether_addr . ipv6_addr; flags interval"),
         ("map", "from-endpoints", "type ifname : verdict"),
         ("map", "to-endpoints", "type ifname : verdict"),
     ),
@@ -65,6 +68,7 @@ def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
             lines.append(f"flush chain {family} {TABLE} {name}")
     for family in _SETS:
         lines.append(f"table {family} {TABLE} {{")
+        lines += nat_declared(desired.translated, tag) if family == "inet" else []
         lines += _sets(family, desired.endpoints, tag)
         for name, (_, rules) in _all_chains(family, desired, tag).items():
             lines += [f"\tchain {name} {{", *(f"\t\t{rule}" for rule in rules), "\t}"]
@@ -91,6 +95,7 @@ def render_sweep(present: Mapping[str, str], desired: PolicySet, tag: str) -> st
         old_sets = [(kind, name) for kind, name in objects if kind != "chain"]
         old_chains = [name for kind, name in objects if kind == "chain" and name not in ours]
         kept = {f"{name}{tag}" for _, name, _ in _SETS[family]}
+        kept |= {f"{name}{tag}" for name in nat_maps(desired.translated)}
         lines += [f"flush chain {family} {TABLE} {name}" for name in old_chains]
         for kind, name in old_sets:
             if name not in kept:
@@ -121,6 +126,7 @@ def render_delta(before: PolicySet, after: PolicySet, tag: str = FIRST_TAG) -> s
             lines.append(f"add chain inet {TABLE} {chain}")
             lines += [f"add rule inet {TABLE} {chain} {rule}" for rule in _rules(endpoint, chain)]
     lines += _element_commands("add", come, tag)
+    lines += nat_change(before.translated, after.translated, tag)
     if before.endpoint_to_host != after.endpoint_to_host:
         lines.append(f"flush chain inet {TABLE} input")
         rules = _input_rules(after.endpoint_to_host)
@@ -136,6 +142,7 @@ def _all_chains(family: str, desired: PolicySet, tag: str) -> dict[str, tuple[st
     for endpoint in desired.endpoints:
         for chain in _chains(endpoint):
             chains[chain] = ("", _rules(endpoint, chain))
+    chains |= nat_chains(desired.translated, tag)
     return chains | _inet_chains(desired.endpoint_to_host, tag)
 
 
@@ -152,6 +159,8 @@ def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[
                 f"iifname . ether saddr . ip6 saddr @bindings6{tag} return",
                 "ip6 saddr { ::, fe80::/10 } ip6 hoplimit { 1, 255 } icmpv6 type "
                 f"{_LINK_LOCAL_ICMPV6} iifname . ether saddr @speakers6{tag} return",
+                f"iifname . ether saddr . ip saddr @sources4{tag} return",
+                f"iifname . ether saddr . ip6 saddr @sources6{tag} return",
                 "counter drop",
             ],
         ),
@@ -232,6 +241,8 @@ def _elements(family: str, endpoints: Iterable[EndpointPolicy]) -> dict[str, lis
             found["bindings4"] += [f"{speaker} . {address}" for address in ipv4]
             found["bindings6"] += [f"{speaker} . {address}" for address in ipv6]
             found["speakers6"] += [speaker] if ipv6 else []
+            for network in endpoint.source_prefixes:
+                found[f"sources{network.version}"].append(f"{speaker} . {network}")
             found["from-endpoints"].append(f'"{endpoint.interface}" : goto {out}')
             found["to-endpoints"].append(f'"{endpoint.interface}" : goto {into}')
     return found

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from libtortie.datastore.crd_names import Json, Place, metadata_of, place_text, require_name
@@ -234,7 +234,7 @@ def _spec(pod: Pod, mac: str) -> Mapping[str, Any]:
             for port in container.ports
             if port.name or port.host_port
         ],
-        "allowSpoofedSourcePrefixes": _texts(meta.annotations.get(SOURCES, "")),
+        "allowSpoofedSourcePrefixes": _networks(meta.annotations.get(SOURCES, "")),
     }
 
 
@@ -254,6 +254,19 @@ def _address(text: str) -> IPAddress | None:
         return ip_address(text)
     except ValueError:
         return None
+
+
+def _networks(annotation: str) -> list[str]:
+    """The networks that it names; what is none was not there when ADD looked."""
+    return [text for text in _texts(annotation) if _is_network(text)]
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _texts(annotation: str) -> list[str]:

@@ -258,7 +258,7 @@ def test_floating_addresses_and_source_prefixes_are_the_pods_annotations() -> No
     prefix = "cni.projectcalico.org/"
     own = {prefix + "podIP": "10.250.0.5/32", prefix + "podIPs": "10.250.0.5/32,fd00::5/128"}
     floating = '["203.0.113.5", "2001:db8::5", "nonsense"]'
-    wishes = {"floatingIPs": floating, "allowedSourcePrefixes": '["198.51.100.0/24", 7]'}
+    wishes = {"floatingIPs": floating, "allowedSourcePrefixes": '["198.51.100.0/24", 7, "no"]'}
     spec = read_pod(pod(own | {prefix + name: text for name, text in wishes.items()})).spec
     assert [(one.internal_ip, one.external_ip) for one in spec.ip_nats] == [
         ("10.250.0.5", "203.0.113.5"),
