@@ -161,3 +161,15 @@ def test_an_add_that_is_refused_tells_what_the_plugin_said(
     assert done.returncode != 0
     assert "the given pool (nowhere) does not exist" in done.stdout + done.stderr
     assert node.owners() == {}
+
+
+def test_an_interface_of_the_name_is_not_replaced(node: CallingNode, cnitool: Cnitool) -> None:
+    node.configure(node.network(version="1.1.0"))
+    before, one = node.left(), node.sandbox("c1")
+    inside = one.rpartition("/")[2]
+    ip("-n", inside, "link", "add", "eth0", "type", "veth", "peer", "name", "other")
+    done = cnitool.attempt("add", one)
+    assert done.returncode != 0
+    assert "eth0" in done.stdout + done.stderr
+    ip("-n", inside, "link", "show", "other")  # which would have gone with eth0
+    node.rest(before)
