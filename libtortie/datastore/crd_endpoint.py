@@ -142,7 +142,8 @@ def _parts(key: ResourceKey) -> tuple[str, str]:
     if len(parts) != 4 or (parts[1], parts[3]) != (names.ORCHESTRATOR_K8S, ENDPOINT):
         raise InvalidInput(
             f"WorkloadEndpoint {key.namespace}/{key.name}: the Kubernetes datastore keeps "
-            f"endpoints on pods: want a pod's interface {ENDPOINT}"
+            f"endpoints on pods: want a pod's interface {ENDPOINT} (for another one use a plugin "
+            "such as bridge or macvlan, with tortie-ipam, or the etcd datastore)"
         )
     return parts[0], parts[2]
 
