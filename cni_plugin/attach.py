@@ -241,5 +241,5 @@ class Attaching:
             ),
             addresses=tuple(dataplane.as_interface(address) for address in got.own),
             routes=got.giver.routes,
-            dns=got.giver.dns,
+            dns=self.conf.dns.to_wire() or got.giver.dns,
         )

@@ -219,6 +219,20 @@ def test_capabilities_of_the_runtime(world: CniWorld) -> None:
     assert result.addresses[0].ip in ip_network("10.67.0.0/24")
 
 
+def test_the_networks_dns_is_told_the_runtime(world: CniWorld) -> None:
+    """Before what a delegated IPAM says, as with the reference plugins."""
+    dns = {"nameservers": ["10.96.0.10"], "search": ["svc.cluster.local"]}
+    world.put_pod("web-0")
+    node = world.node()
+    assert node.add("web-0", "c1", conf={"dns": dns}).to_wire("1.0.0")["dns"] == dns
+    program = FakeProgram(world.directory / "bin")
+    node.use(program, **program.settings(dns={"domain": "ipam."}))
+    world.put_pod("web-1")
+    assert node.add("web-1", "c2", conf={"dns": dns}).dns == dns
+    world.put_pod("web-2")
+    assert node.add("web-2", "c3").dns == {"domain": "ipam."}
+
+
 def test_capabilities_reach_a_delegated_ipam(world: CniWorld) -> None:
     program = FakeProgram(world.directory / "bin")
     granted = {"ipRanges": [[{"subnet": "10.67.0.0/24", "rangeStart": "10.67.0.9"}]], "other": 1}
