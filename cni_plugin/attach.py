@@ -25,7 +25,7 @@ from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
 from ipam.ownership import same_sandbox
 from ipam.pools import Lan
-from libtortie.errors import MigrationRefused
+from libtortie.errors import MigrationRefused, OwnerMismatch
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import Owner
@@ -68,7 +68,13 @@ class Attaching:
     def require_readable_wishes(self) -> None:
         """Refuse annotations that cannot be met, before anything is taken for the pod."""
         notes = self.workload.annotations
-        wishes.floating_addresses(notes, self.conf)
+        for floating in wishes.floating_addresses(notes, self.conf):
+            held = self.ports.ipam.owner_of(floating)
+            if held is not None and held.handle_id != self.workload.handle_id:
+                raise OwnerMismatch(
+                    f"annotation {wishes.FLOATING}: {floating} is already given to handle "
+                    f"{held.handle_id}: use addresses of no pool"
+                )
         wishes.source_prefixes(notes)
 
     def assign_addresses(self) -> Addresses:

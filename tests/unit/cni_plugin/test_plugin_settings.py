@@ -10,7 +10,7 @@ import pytest
 from cni_plugin import readiness
 from cni_plugin.errors import AttachmentConflict
 from felix_shim.endpoints import parse_endpoint
-from libtortie.errors import InvalidInput, Unavailable
+from libtortie.errors import InvalidInput, OwnerMismatch, Unavailable
 from tests.fakes.cni_world import CniNode, CniWorld, conf, started_vm
 from tests.fakes.ipam_program import FakeProgram
 
@@ -45,6 +45,18 @@ def test_addresses_that_another_pod_of_the_node_has_are_refused(world: CniWorld)
     with pytest.raises(AttachmentConflict, match=r"10\.9\.0\.7"):
         node.add("web-1", "c2")
     assert [one.spec.pod for one in world.endpoints()] == ["web-0"]
+
+
+def test_a_floating_address_that_somebody_has_is_refused(world: CniWorld) -> None:
+    world.put_pod("web-0")
+    taken = str(world.node().add("web-0", "c1").addresses[0].ip)
+    node = bringing(world, "web-1", floatingIPs=f'["{taken}"]')
+    before = world.left()
+    with pytest.raises(OwnerMismatch, match=rf"floatingIPs: {taken} is already given to handle"):
+        node.add("web-1", "c2")
+    assert world.left() == before
+    world.node().delete("web-0", "c1")
+    node.add("web-1", "c2")
 
 
 def test_a_vms_own_addresses_follow_it_in_both_families(world: CniWorld) -> None:
