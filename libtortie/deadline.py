@@ -7,8 +7,11 @@ So waiting goes in steps, and one that ends much later than it was to end does n
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import IO
 
 STEP = 1.0
 """Seconds of one wait."""
@@ -60,15 +63,31 @@ class Deadline:
 def communicate(
     process: subprocess.Popen[str], deadline: Deadline, text: str | None = None
 ) -> tuple[str, str]:
-    """What a process prints to its two pipes. Raises `TimeoutExpired`, when it is killed."""
-    with process:
-        try:
-            while wait := deadline.step():
-                try:
-                    return process.communicate(text, timeout=wait)
-                except subprocess.TimeoutExpired:
-                    continue
-            raise subprocess.TimeoutExpired(process.args, deadline.seconds)
-        except BaseException:
-            process.kill()
-            raise
+    """What a process prints to its two pipes. Raises `TimeoutExpired`, when it is killed.
+
+    The text goes by a thread of its own: Popen's method sends one in its first step only.
+    """
+    pipe, process.stdin = process.stdin, None
+    feeder = threading.Thread(target=_feed, args=(pipe, text or ""))
+    feeder.start()
+    try:
+        with process:
+            try:
+                while wait := deadline.step():
+                    try:
+                        return process.communicate(timeout=wait)
+                    except subprocess.TimeoutExpired:
+                        continue
+                raise subprocess.TimeoutExpired(process.args, deadline.seconds)
+            except BaseException:
+                process.kill()
+                raise
+    finally:
+        feeder.join()
+
+
+def _feed(pipe: IO[str] | None, text: str) -> None:
+    """Write a process' input, and close it. One that does not read it to its end has reasons."""
+    if pipe is not None:
+        with suppress(BrokenPipeError), pipe:
+            pipe.write(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -181,6 +182,35 @@ def test_a_process_of_ours_is_waited_for_in_steps_and_killed_at_last() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         communicate(silent, Deadline(0.01))
     assert silent.returncode == -signal.SIGKILL
+
+
+def test_a_slow_process_gets_the_text_it_was_sent_once(tmp_path: Path) -> None:
+    """One that takes more than a step before it reads, as nft does on a busy machine."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    class Opening(Deadline):
+        """Short steps, of which the third lets the process go on."""
+
+        taken = 0
+
+        def step(self, most: float = STEP) -> float:
+            self.taken += 1
+            if self.taken == 3:
+                gate.write_text("go\n")
+            return super().step(0.01 if self.taken < 3 else most)
+
+    text = "in" * 500_000  # more than a pipe holds
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f"read go < {gate}; exec cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = Opening(60.0)
+    assert communicate(process, deadline, text) == (text, "")
+    assert deadline.taken >= 3
 
 
 def test_work_in_a_namespace_outlives_a_machine_that_stood_still(
