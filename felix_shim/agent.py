@@ -38,12 +38,12 @@ from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig, load_config
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
-from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Announcements
 from felix_shim.drivers.bird import Bird
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.status_files import StatusFiles
+from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
@@ -357,16 +357,13 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
     nft = Nftables()
     files = StatusFiles(config.status_dir)
     state = StateFile(config.state_file, boot_id())
-    uplinks = parts.start_up.uplinks()
+    settings = NodeSettings(parts.kernel, tuple(parts.start_up.uplinks()))
     gateways = Complaint(parts.log, "ipv6_gateway_missing")
 
-    def apply_policy(rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
-        sysctls.ensure_node(parts.kernel)
-        if rules.ipv6_interfaces:
-            sysctls.ensure_ipv6(parts.kernel, uplinks)
-        failed = sysctls.ensure_workloads(parts.kernel, interfaces)
+    def apply_policy(rules: PolicySet, wires: Wires) -> frozenset[str]:
+        failed = settings.ensure(wires, rules.ipv6_interfaces)
         nft.apply(rules)
-        gateways.about(sysctls.ensure_gateways(parts.kernel, rules.ipv6_interfaces))
+        gateways.about(ensure_gateways(parts.kernel, rules.ipv6_interfaces))
         return failed
 
     def ask_raises(addresses: frozenset[IPAddress], urgent: bool) -> None:

@@ -81,6 +81,8 @@ class World:
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
+    resyncs: int = 0
+    """Counts the times at which everything is looked at again, whatever is known of it."""
     due: Due = field(default_factory=Due)
 
     def __post_init__(self) -> None:
