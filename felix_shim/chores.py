@@ -85,7 +85,7 @@ class Chores:
         if not self.rules_ready:
             return
         endpoints = desired.in_force(self.world.roster, self.world.links_up)
-        self._submit(STATUS, partial(self._write_status, endpoints))
+        self._submit(STATUS, partial(self._write_status, endpoints, self.world.resyncs))
 
     def survey(self) -> None:
         """Read links and routes whole."""
@@ -198,8 +198,10 @@ class Chores:
         rules = policy_set(compile_endpoint(endpoint) for endpoint in endpoints)
         return self.out.apply_policy(rules, interfaces)
 
-    def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
-        self.out.write_status(desired.status_files(endpoints))
+    def _write_status(
+        self, endpoints: tuple[tuple[Endpoint, int], ...], resyncs: int
+    ) -> frozenset[str]:
+        self.out.write_status(desired.status_files(endpoints), resyncs)
         return frozenset()
 
     def _submit(self, lane: str, job: Job) -> int:

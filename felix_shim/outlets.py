@@ -23,6 +23,8 @@ from libtortie.model.ipam import IPAddress
 
 POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE = "policy", "status", "bird", "memory", "survey", "node"
 LANES = (POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE)
+POLITE = (POLICY, STATUS, MEMORY)
+"""Lanes that are busy whenever requests are, and let these pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Outlets:
     """The reconciler's hands.
 
     On their lanes: `apply_policy(rules, wires)` returns interfaces whose sysctls could not be
-    set; `write_status(bodies)` makes the directory hold exactly these files; `run_bird`
+    set; `write_status(bodies, resyncs)` makes the directory hold exactly these files, all of which
+    it looks at when `resyncs` is another number than before; `run_bird`
     (None: there is no BIRD) has BIRD run with this input; `save(memory)`; `survey()` posts a
     `Surveyed`; `register(address)` sees to this node's Node resource.
 
@@ -42,7 +45,7 @@ class Outlets:
     routes: RouteTable
     lanes: Mapping[str, Lane]
     apply_policy: Callable[[PolicySet, Wires], frozenset[str]]
-    write_status: Callable[[Mapping[str, str]], None]
+    write_status: Callable[[Mapping[str, str], int], None]
     run_bird: Callable[[BirdInput], None] | None
     save: Callable[[Memory], None]
     survey: Job

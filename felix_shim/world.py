@@ -212,7 +212,9 @@ class World:
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
         self._destinations(local)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, "memory"}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES}
+        if local.endpoint.vm is not None:
+            self.due.chores.add("memory")
 
     def _tell(self, event: str, endpoint: Endpoint) -> None:
         self.log.info(

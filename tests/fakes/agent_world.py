@@ -275,7 +275,7 @@ class Bench:
         sysctls.ensure_gateways(self.kernel, rules.ipv6_interfaces)
         return failed
 
-    def _write_status(self, bodies: Mapping[str, str]) -> None:
+    def _write_status(self, bodies: Mapping[str, str], resyncs: int) -> None:
         self.status = dict(bodies)
         self.status_writes += 1
 
