@@ -115,7 +115,7 @@ class NetlinkKernel:
         The kernel selects table and link itself. It cannot select a destination: `dst` costs a
         memory search over its dump (1 ms per 2,000 routes), not a reading of each route.
         """
-        ifindex = self._space.channel.ifindex(ifname) if ifname else 0
+        ifindex = self._space.names.ifindex(ifname) if ifname else 0
         if ifname and not ifindex:
             return ()
         if dst is not None:
@@ -134,7 +134,7 @@ class NetlinkKernel:
 
         def name_of(index: int) -> str:
             if index not in names:
-                names[index] = self._space.channel.ifname(index)
+                names[index] = self._space.names.ifname(index)
             return names[index]
 
         found = []
@@ -158,7 +158,7 @@ class NetlinkKernel:
 
     def delete_route(self, route: Route) -> bool:
         """Delete the route with this key; with an ifname only if it points there."""
-        ifindex = self._space.channel.ifindex(route.ifname) if route.ifname else 0
+        ifindex = self._space.names.ifindex(route.ifname) if route.ifname else 0
         if route.ifname and not ifindex:
             return False
         if route_wire.effective_priority(route) == 0 and not self._holds_metric_zero(route):
@@ -192,7 +192,7 @@ class NetlinkKernel:
             if self._closed:
                 raise KernelError("the kernel adapter is closed")
             sock = self._space.run(lambda: Monitor.open_socket(self._event_buffer))
-            monitor = Monitor(sock, self._space.channel.ifname)
+            monitor = Monitor(sock, self._space.names.ifname)
             self._monitors = [each for each in self._monitors if not each.closed]
             self._monitors.append(monitor)
             return monitor
