@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import errno
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from libtortie.errors import KernelError, NotFound
 from libtortie.linux import routes as route_wire
 from libtortie.linux import sysctl, veth, wire
 from libtortie.linux.channel import Refused
 from libtortie.linux.netns import DEADLINE
-from libtortie.linux.port import MAIN_TABLE, IPInterface, IPNetwork, Link, Route, VethPair
+from libtortie.linux.port import (
+    MAIN_TABLE,
+    IPInterface,
+    IPNetwork,
+    Kernel,
+    Link,
+    Route,
+    VethPair,
+)
 from libtortie.linux.rtnetlink import (
     RTM_DELROUTE,
     RTM_GETADDR,
@@ -28,6 +37,8 @@ from libtortie.linux.space import NLM_F_CREATE, NLM_F_REPLACE, Space
 
 if TYPE_CHECKING:
     from libtortie.linux.monitor import Monitor
+
+T = TypeVar("T")
 
 EVENT_BUFFER = 4 << 20
 """Bytes of unread notifications before the kernel drops some: about 10,000 route changes."""
@@ -58,8 +69,10 @@ class NetlinkKernel:
         answer = self._space.find(name)
         return None if answer is None else answer.link
 
-    def ensure_veth(self, pair: VethPair) -> tuple[Link, Link]:
+    def ensure_veth(self, pair: VethPair, inside: Kernel | None = None) -> tuple[Link, Link]:
         """Create the pair or find it in place; (host, pod) ends, up. See `veth.ensure_veth`."""
+        if isinstance(inside, NetlinkKernel):
+            return veth.ensure_veth(self._space, inside._space, pair)
         with Space(pair.pod_netns, deadline=self._deadline) as pod:
             return veth.ensure_veth(self._space, pod, pair)
 
@@ -179,6 +192,10 @@ class NetlinkKernel:
     def write_sysctl(self, name: str, value: str) -> None:
         """Set a value under /proc/sys; no write when it has that value already."""
         self._space.run(lambda: sysctl.write_sysctl(name, value))
+
+    def visit(self, work: Callable[[], T]) -> T:
+        """Do something inside the namespace: what it asks of us there takes no further visit."""
+        return self._space.run(work)
 
     def events(self) -> Monitor:
         """Link and route changes from this call on; ends when `close` is called.
