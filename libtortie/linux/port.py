@@ -154,7 +154,7 @@ class Kernel(Protocol):
         ...
 
     def delete_link(self, name: str) -> bool:
-        """Delete a link; False when there was none."""
+        """Delete a link; False when there was none. Raises Unavailable when it does not go."""
         ...
 
     def set_link(

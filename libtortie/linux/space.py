@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from libtortie.errors import InvalidInput, KernelError, NotFound
+from libtortie.errors import InvalidInput, KernelError, NotFound, Unavailable
 from libtortie.linux import wire
 from libtortie.linux.channel import IFNAME_MAX, Channel, Refused, open_socket
 from libtortie.linux.netns import (
@@ -41,6 +41,8 @@ NLM_F_EXCL = 0x200
 NLM_F_CREATE = 0x400
 FIRST_LOOK, LONGEST_LOOK = 0.0005, 0.005
 """Seconds between looks whether a link is gone."""
+DELETION_SECONDS = 20.0
+"""How long a link may take to go."""
 _IDLE_CHANNELS = 4
 
 
@@ -60,8 +62,9 @@ class Space:
             self.namespace, sock = _open("", enter=False)
         self.inode = identity(self.namespace)
         self.channel = Channel(sock, lambda: self.run(open_socket))
-        self.names = Channel(None, lambda: self.run(open_socket))
-        """For `ifindex` and `ifname`, which are answered whatever else is being asked."""
+        # In our own namespace, where many ask, names are told whatever else is being asked; another
+        # one is opened for one caller, who has a socket there already.
+        self.names = self.channel if path else Channel(None, lambda: self.run(open_socket))
         self._idle: list[Channel] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -160,7 +163,9 @@ class Space:
 
         Within a millisecond the kernel shuts a link and its peer down, drops their routes and
         takes both out of sight, so that their names are free; then it waits some 15 ms for readers
-        of its tables before it lets go of the rest, for which nobody here has to wait.
+        of its tables before it lets go of the rest, for which nobody here has to wait. Raises
+        `Unavailable` when it is still there after `DELETION_SECONDS`, which are counted in steps,
+        so that a machine that stood still has lost one of them.
         """
         ifindex = self.names.ifindex(name)
         if not ifindex:
@@ -177,10 +182,13 @@ class Space:
                 ended.set()
 
         threading.Thread(target=run, name="delete-link", daemon=True).start()
-        pause = FIRST_LOOK
+        pause, left = FIRST_LOOK, DELETION_SECONDS
         while not ended.wait(pause):
             if not self.names.ifname(ifindex):
                 return True
+            left -= pause
+            if left <= 0:
+                raise Unavailable(f"deleting link {name} takes longer than {DELETION_SECONDS:g} s")
             pause = min(2 * pause, LONGEST_LOOK)
         if not refusals:
             return True

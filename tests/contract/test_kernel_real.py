@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from libtortie.errors import KernelError, NotFound
-from libtortie.linux import netns, topology
+from libtortie.errors import KernelError, NotFound, Unavailable
+from libtortie.linux import netns, space, topology
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import (
@@ -350,14 +350,14 @@ def test_a_deletion_is_over_when_nothing_of_the_link_is_left_to_be_seen(
     """Not when the kernel has let go of the last of it."""
     host.ensure_veth(pair_to(paths[1]))
     host.ensure_route(Route(VM, 512, "cali1", link_scope=True))
-    space, release = host._space, threading.Event()
-    delete = space._delete
+    release = threading.Event()
+    delete = host._space._delete
 
     def slow(ifindex: int, what: str) -> None:
         delete(ifindex, what)
         release.wait(PATIENCE)
 
-    monkeypatch.setattr(space, "_delete", slow)
+    monkeypatch.setattr(host._space, "_delete", slow)
     try:
         assert host.delete_link("cali1") is True
         assert not release.is_set()
@@ -367,6 +367,20 @@ def test_a_deletion_is_over_when_nothing_of_the_link_is_left_to_be_seen(
             assert {link.name for link in pod.links()} == {"lo"}
         near, _ = host.ensure_veth(pair_to(paths[1]))
         assert near.up, "its name is free"
+    finally:
+        release.set()
+
+
+def test_a_link_that_does_not_go_bounds_its_deletion(
+    host: NetlinkKernel, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    release = threading.Event()
+    monkeypatch.setattr(space, "DELETION_SECONDS", 0.05)
+    monkeypatch.setattr(host._space, "_delete", lambda *_: release.wait(PATIENCE))
+    try:
+        with pytest.raises(Unavailable, match="cali1 takes longer"):
+            host.delete_link("cali1")
     finally:
         release.set()
 
