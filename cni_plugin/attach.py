@@ -195,7 +195,7 @@ class Attaching:
                 "delete endpoint",
                 lambda: endpoint.remove(p.store, place.key, place.container_id),
             )
-        endpoint.write(p.store, place.key, wanted, p.log)
+        endpoint.write(p.store, place.key, wanted, p.log, before)
 
     def await_policy(self) -> None:
         """Wait for policy as long as the configuration says.

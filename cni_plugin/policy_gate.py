@@ -12,7 +12,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,7 +54,10 @@ class Watch(Protocol):
 
 
 class FilePolicyGate:
-    """`PolicyGate` over the agent's status files; `table_probe` answers `ready`."""
+    """`PolicyGate` over the agent's status files; `table_probe` answers `ready`.
+
+    What waits is inside `at_rest` meanwhile.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,14 @@ class FilePolicyGate:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         watch: Callable[[Path], Watch] = DirectoryWatch,
+        at_rest: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._status_dir = status_dir
         self._table_probe = table_probe
         self._monotonic = monotonic
         self._sleep = sleep
         self._watch = watch
+        self._at_rest = at_rest
 
     def ready(self) -> bool:
         """Whether an agent has programmed the kernel's table."""
@@ -82,6 +87,7 @@ class FilePolicyGate:
             return True
         end = self._monotonic() + timeout
         with ExitStack() as stack:
+            stack.enter_context(self._at_rest())
             watch = self._watched(stack)
             while not _names(path, container_id):
                 left = end - self._monotonic()

@@ -36,23 +36,24 @@ from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig, load_config
+from felix_shim.courtesy import Courtesy
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
-from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Announcements
 from felix_shim.drivers.bird import Bird
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.status_files import StatusFiles
+from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
 from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
-from felix_shim.lanes import ThreadLane
+from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
 from felix_shim.node import register
-from felix_shim.outlets import LANES, Outlets
+from felix_shim.outlets import LANES, POLITE, Outlets
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
@@ -224,7 +225,11 @@ def _live(parts: Parts) -> None:
     """Start every thread in dependency order, serve until the end, stop in reverse."""
     crew, log = parts.crew, parts.log
     inbox = Inbox()
-    lanes = {name: ThreadLane(name, inbox.post) for name in LANES}
+    courtesy = Courtesy()
+    lanes = {
+        name: ThreadLane(name, inbox.post, courtesy.give_way if name in POLITE else at_once)
+        for name in LANES
+    }
     for name, lane in lanes.items():
         crew.start(f"lane-{name}", lane.run, lane.stop)
     ipam = IPAMClient(parts.store, parts.node, now=_now)
@@ -250,7 +255,7 @@ def _live(parts: Parts) -> None:
     for source in _followers(parts, inbox, own):
         crew.start(f"follow-{source.name}", source.run, source.stop)
     try:
-        _serve(parts, ipam, reconciler)
+        _serve(parts, ipam, reconciler, courtesy)
     finally:
         left = crew.dismiss(STOP_SECONDS)
         if left:
@@ -272,7 +277,7 @@ def _collect_addresses(parts: Parts, kube: HttpKubeClient) -> None:
     parts.crew.start("follow-VirtualMachine", deleted.run, deleted.stop)
 
 
-def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
+def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Courtesy) -> None:
     """Answer CNI requests from the moment that policy is in the kernel, until the end."""
     crew, log, run_dir = parts.crew, parts.log, Path(parts.config.run_dir)
     while not reconciler.rules_ready:
@@ -290,6 +295,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         locks=FileLocks(run_dir / "locks"),
         mtu_file=parts.config.mtu_file,
         agreement=_agreement(parts),
+        at_rest=courtesy.at_rest,
     )
 
     calls = CallMetrics()
@@ -297,7 +303,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         server = MetricsServer(
             parts.config.metrics_host,
             parts.config.metrics_port,
-            (*calls.all(), *parts.metrics),
+            (*calls.all(), *courtesy.metrics(), *parts.metrics),
             serving=lambda port: log.info("metrics_serving", port=port),
             trouble=Complaint(log, "metrics_not_served").about,
         )
@@ -307,7 +313,8 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         return build_plugin(conf, shared=shared)
 
     def answer(request: Request) -> Response:
-        return dispatch(request.env, request.stdin, build, log=log.event, observe=calls.observe)
+        with courtesy.request():
+            return dispatch(request.env, request.stdin, build, log=log.event, observe=calls.observe)
 
     cni = CNIServer(parts.config.cni_socket, answer, crew.spawn, log)
     cni.open()
@@ -357,16 +364,13 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
     nft = Nftables()
     files = StatusFiles(config.status_dir)
     state = StateFile(config.state_file, boot_id())
-    uplinks = parts.start_up.uplinks()
+    settings = NodeSettings(parts.kernel, tuple(parts.start_up.uplinks()))
     gateways = Complaint(parts.log, "ipv6_gateway_missing")
 
-    def apply_policy(rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
-        sysctls.ensure_node(parts.kernel)
-        if rules.ipv6_interfaces:
-            sysctls.ensure_ipv6(parts.kernel, uplinks)
-        failed = sysctls.ensure_workloads(parts.kernel, interfaces)
+    def apply_policy(rules: PolicySet, wires: Wires) -> frozenset[str]:
+        failed = settings.ensure(wires, rules.ipv6_interfaces)
         nft.apply(rules)
-        gateways.about(sysctls.ensure_gateways(parts.kernel, rules.ipv6_interfaces))
+        gateways.about(ensure_gateways(parts.kernel, rules.ipv6_interfaces))
         return failed
 
     def ask_raises(addresses: frozenset[IPAddress], urgent: bool) -> None:
@@ -377,7 +381,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         routes=RouteTable(parts.kernel, time.monotonic),
         lanes=hands.lanes,
         apply_policy=apply_policy,
-        write_status=lambda bodies: files.apply(bodies, in_sync=True),
+        write_status=files.write,
         run_bird=_run_bird(config),
         save=lambda memory: state.save(memory, time.monotonic()),
         survey=hands.kernel.survey,

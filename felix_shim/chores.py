@@ -14,6 +14,7 @@ from typing import TypeVar
 from felix_shim import desired
 from felix_shim.bird_input import bird_input
 from felix_shim.cluster import NODES, scopes
+from felix_shim.drivers.sysctls import Wires
 from felix_shim.events import Done, RaisesSeen
 from felix_shim.jsonlog import Log
 from felix_shim.lanes import Job
@@ -84,7 +85,7 @@ class Chores:
         if not self.rules_ready:
             return
         endpoints = desired.in_force(self.world.roster, self.world.links_up)
-        self._submit(STATUS, partial(self._write_status, endpoints))
+        self._submit(STATUS, partial(self._write_status, endpoints, self.world.resyncs))
 
     def survey(self) -> None:
         """Read links and routes whole."""
@@ -102,15 +103,14 @@ class Chores:
         self._submit(MEMORY, partial(_whole, self.out.save, memory))
 
     def apply_policy(self) -> None:
-        """All rules, and the sysctls of endpoints that have not been in force yet."""
+        """All rules, and the wires whose sysctls shall be set: the lane knows which are new."""
         locals_ = tuple(self.world.roster)
-        waiting = [
-            local
-            for local in locals_
-            if not local.in_force and local.endpoint.interface in self.world.links_up
-        ]
+        up = [local for local in locals_ if local.endpoint.interface in self.world.links_up]
+        waiting = [local for local in up if not local.in_force]
         endpoints = tuple(local.endpoint for local in locals_)
-        interfaces = frozenset(local.endpoint.interface for local in waiting)
+        interfaces = Wires(
+            {local.endpoint.interface: local.wire for local in up}, self.world.resyncs
+        )
         job = partial(self._program, endpoints, interfaces)
         self._policy_jobs[self._submit(POLICY, job)] = tuple(
             (local.id, local.wire) for local in waiting
@@ -194,14 +194,14 @@ class Chores:
 
     # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------
 
-    def _program(
-        self, endpoints: tuple[Endpoint, ...], interfaces: frozenset[str]
-    ) -> frozenset[str]:
+    def _program(self, endpoints: tuple[Endpoint, ...], interfaces: Wires) -> frozenset[str]:
         rules = policy_set(compile_endpoint(endpoint) for endpoint in endpoints)
         return self.out.apply_policy(rules, interfaces)
 
-    def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
-        self.out.write_status(desired.status_files(endpoints))
+    def _write_status(
+        self, endpoints: tuple[tuple[Endpoint, int], ...], resyncs: int
+    ) -> frozenset[str]:
+        self.out.write_status(desired.status_files(endpoints), resyncs)
         return frozenset()
 
     def _submit(self, lane: str, job: Job) -> int:

@@ -83,6 +83,8 @@ class World:
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
+    resyncs: int = 0
+    """Counts the times at which everything is looked at again, whatever is known of it."""
     due: Due = field(default_factory=Due)
 
     def __post_init__(self) -> None:
@@ -221,7 +223,9 @@ class World:
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
         self._destinations(local)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, "memory"}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES}
+        if local.endpoint.vm is not None:
+            self.due.chores.add("memory")
 
     def _tell(self, event: str, endpoint: Endpoint) -> None:
         self.log.info(

@@ -135,9 +135,9 @@ def test_queues_and_device_types(world: CniWorld) -> None:
     node = world.node()
     ensure = node.kernel.ensure_veth
 
-    def record(pair: Any) -> Any:
+    def record(pair: Any, inside: Any = None) -> Any:
         made.append(pair)
-        return ensure(pair)
+        return ensure(pair, inside)
 
     node.kernel.ensure_veth = record  # type: ignore[method-assign]  # looks on
     world.put_pod("web-0")

@@ -82,3 +82,42 @@ def test_a_file_that_is_still_the_same_is_not_read_again(
     files.apply({"a": "1", "b": "2"}, in_sync=True)
     assert ((tmp_path / "a").read_text(), (tmp_path / "b").read_text()) == ("1", "2")
     assert "a" in read
+
+
+def test_only_what_is_new_is_looked_at_until_the_resync(tmp_path: Path) -> None:
+    files = StatusFiles(tmp_path)
+    (tmp_path / "stray").write_text("old")
+    files.write({"a": "1", "b": "2"}, 0)
+    assert not (tmp_path / "stray").exists()
+    (tmp_path / "a").write_text("somebody else's")
+    (tmp_path / "stray").write_text("new")
+    files.write({"a": "1", "c": "3"}, 0)
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"a": "somebody else's", "c": "3", "stray": "new"}
+    files.write({"a": "1", "c": "3"}, 1)
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"a": "1", "c": "3"}
+
+
+def test_a_directory_that_went_is_made_again_with_all_of_its_files(tmp_path: Path) -> None:
+    directory = tmp_path / "endpoint-status"
+    files = StatusFiles(directory)
+    files.write({"a": "1"}, 0)
+    (directory / "a").unlink()
+    directory.rmdir()
+    files.write({"a": "1", "b": "2"}, 0)
+    assert {path.name for path in directory.iterdir()} == {"a", "b"}
+
+
+def test_after_a_failure_everything_is_looked_at(tmp_path: Path) -> None:
+    files = StatusFiles(tmp_path)
+    files.write({"a": "1"}, 0)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "in the way").touch()
+    with pytest.raises(KernelError, match="b: "):
+        files.write({"a": "1", "b": "2"}, 0)
+    (tmp_path / "a").unlink()
+    (tmp_path / "b" / "in the way").unlink()
+    (tmp_path / "b").rmdir()
+    files.write({"a": "1", "b": "2"}, 0)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "1", "b": "2"}
