@@ -50,7 +50,6 @@ from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
 from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane
-from felix_shim.metrics_server import MetricsServer
 from felix_shim.model import Endpoint
 from felix_shim.node import register
 from felix_shim.outlets import LANES, Outlets
@@ -72,6 +71,7 @@ from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.metrics import Metric
+from libtortie.metrics_server import MetricsServer
 from libtortie.model.ipam import IPAddress
 from libtortie.signals import set_on
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from felix_shim import metrics_server
 from felix_shim.jsonlog import NullLog
-from felix_shim.metrics_server import MetricsServer
+from libtortie import metrics_server
 from libtortie.linux.netns import Netns
 from libtortie.metrics import CONTENT_TYPE, Counter
+from libtortie.metrics_server import MetricsServer
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import ip, until
