@@ -104,7 +104,7 @@ def _files(files: TlsFiles, now: float) -> dict[str, Any]:
     try:
         end = files.current().not_after
     except TortieError as error:
-        return {"trouble": first_line(error)}
+        return {"trouble": first_line(error) or "not usable"}
     left = days_left(end, datetime.fromtimestamp(now, UTC))
     trouble = files.trouble
     if not trouble and left <= 0:
