@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from libtortie.errors import TortieError
-from migration_proxy.handshake import Tls, alert_text
+from migration_proxy.handshake import Tls, alert_text, ssl_reason
 
 PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 128 << 10
@@ -309,7 +309,7 @@ def failure_text(error: BaseException) -> str:
     if isinstance(error, ssl.SSLEOFError):
         return "the peer's connection was cut off in the middle"
     if isinstance(error, ssl.SSLError):
-        reason = (error.reason or str(error)).lower().replace("_", " ")
+        reason = ssl_reason(error)
         if "unexpected eof" in reason:
             return "the peer's connection was cut off in the middle"
         return alert_text(reason) if "alert" in reason else f"not the peer's TLS: {reason}"

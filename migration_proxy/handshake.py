@@ -60,6 +60,10 @@ def shake(
     tls = files.current().context.wrap_bio(incoming, outgoing, server_side=server)
     try:
         _converse(sock, tls, incoming, outgoing, end, server=server)
+        peer = peer_of(tls.getpeercert() or {})
+        if reason := refusal(peer, files.common_names, expected):
+            raise HandshakeFailed("name", f"could not verify peer certificate: {reason}")
+        _send(sock, outgoing, end)  # our last word: a target dials its local socket on it
     except ssl.SSLError as error:
         _tell(sock, outgoing.read())
         raise _failure(error, server=server) from error
@@ -72,11 +76,6 @@ def shake(
         raise HandshakeFailed(
             "closed", f"the peer broke off the TLS handshake: {error.strerror or error}"
         ) from error
-    certificate = tls.getpeercert()
-    assert certificate is not None  # CERT_REQUIRED
-    peer = peer_of(certificate)
-    if reason := refusal(peer, files.common_names, expected):
-        raise HandshakeFailed("name", f"could not verify peer certificate: {reason}")
     return Tls(tls, incoming, outgoing, peer)
 
 
@@ -89,15 +88,14 @@ def _converse(
     *,
     server: bool,
 ) -> None:
+    """Take and give until the handshake is done; what it has to say last is still to be sent."""
     taken = 0
     while True:
         try:
             tls.do_handshake()
+            return
         except ssl.SSLWantReadError:
             _send(sock, outgoing, end)
-        else:
-            _send(sock, outgoing, end)
-            return
         sock.settimeout(_left(end))
         data = sock.recv(READ_BYTES)
         if not data:
@@ -125,12 +123,17 @@ def _failure(error: ssl.SSLError, *, server: bool) -> HandshakeFailed:
         return HandshakeFailed(
             "certificate", f"could not verify peer certificate: {_advice(error.verify_message)}"
         )
-    reason = (error.reason or str(error)).lower().replace("_", " ")
+    reason = ssl_reason(error)
     if "alert" in reason:
         return HandshakeFailed("alert", alert_text(reason))
     if "certificate" in reason and server:
         return HandshakeFailed("certificate", f"could not verify peer certificate: {reason}")
     return HandshakeFailed("garbage", f"the peer's TLS handshake is not one: {reason}")
+
+
+def ssl_reason(error: ssl.SSLError) -> str:
+    """OpenSSL's reason in lower-case words; some errors of `ssl` itself have none."""
+    return (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
 
 
 def alert_text(reason: str) -> str:

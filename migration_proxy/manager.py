@@ -56,7 +56,7 @@ class Migration:
         """End everything; False when something outlasts the deadline."""
         end = time.monotonic() + deadline
         for file in self.files:
-            file.close()
+            file.withdraw()
         for listener in self.listeners:
             listener.stop()
         left = [one.close(max(0.0, end - time.monotonic())) for one in self.listeners]
@@ -254,9 +254,10 @@ class ProxyManager:
         with ExitStack() as undo:
             for stream in wanted.streams:
                 sock = _bound(address, self.config.ports, frozenset(taken))
-                undo.callback(sock.close)
                 taken.add(int(sock.getsockname()[1]))
-                made.listeners.append(self._listener(sock, wanted, stream, None))
+                listener = self._listener(sock, wanted, stream, None)
+                undo.callback(listener.close, 0.0)
+                made.listeners.append(listener)
             undo.pop_all()
         return made
 
@@ -268,9 +269,11 @@ class ProxyManager:
         with ExitStack() as undo:
             for stream in wanted.streams:
                 file = _unix_listener(stream.path, self._owner, ours=stream.path in ours)
-                undo.callback(file.close)
+                undo.callback(file.withdraw)
+                listener = self._listener(file.socket, wanted, stream, rate)
+                undo.callback(listener.close, 0.0)
                 made.files.append(file)
-                made.listeners.append(self._listener(file.socket, wanted, stream, rate))
+                made.listeners.append(listener)
             for file in made.files:
                 _publish(file)
             undo.pop_all()

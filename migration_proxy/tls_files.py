@@ -126,7 +126,7 @@ def _load_pair(context: ssl.SSLContext, pair: PairConfig) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return "nothing usable in it" if error.reason is None else error.reason.replace("_", " ")
+        return (getattr(error, "reason", None) or "nothing usable in it").replace("_", " ").lower()
     return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 

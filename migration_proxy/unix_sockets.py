@@ -81,13 +81,12 @@ class UnixListener:
         os.rename(self._name, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._name, self._published = name, True
 
-    def close(self) -> None:
-        """Stop listening; the file goes, if it is still ours."""
+    def withdraw(self) -> None:
+        """The file goes, if it is still ours; the socket is its listener's to close."""
         if self._directory >= 0:
             self._remove(self._directory)
             os.close(self._directory)
             self._directory = -1
-        self.socket.close()
 
     def present(self) -> bool:
         """Whether the file is in its place."""
