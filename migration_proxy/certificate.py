@@ -73,7 +73,9 @@ def _validity_end(der: bytes) -> datetime:
     if tag != _SEQUENCE:
         raise ValueError("no validity where one should be")
     _, (kind, text) = _elements(validity)
-    form = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}[kind]
+    form = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}.get(kind)
+    if form is None:
+        raise ValueError("its validity ends at no time")
     return datetime.strptime(text.decode("ascii"), form).replace(tzinfo=UTC)
 
 

@@ -250,6 +250,7 @@ class ProxyManager:
             listener.port
             for migration in self._maps[Side.TARGET].values()
             for listener in migration.listeners
+            if listener.alive
         }
         with ExitStack() as undo:
             for stream in wanted.streams:

@@ -27,6 +27,8 @@ _LOOK_SECONDS = 0.05
 _PEEK_BYTES = 16
 _TURNS = 8
 """Turns in a row in which something moved, until the sockets are looked at all the same."""
+_TCP_CLOSE = 7
+"""The kernel's number of the state of a connection that is over."""
 STOPPED = "stopped"
 _RESET = struct.pack("ii", 1, 0)
 
@@ -239,7 +241,12 @@ def reset(sock: socket.socket) -> None:
 
 
 def _unsent(sock: socket.socket) -> bool:
-    """Whether the peer's kernel has not yet got all that we sent (SIOCOUTQ)."""
+    """Whether the peer's kernel has not yet got all that we sent, and still may (SIOCOUTQ).
+
+    A connection that was reset counts for ever what it can no longer send.
+    """
+    if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+        return False
     answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
     return bool(struct.unpack("i", answer)[0])
 
