@@ -150,7 +150,7 @@ def test_a_path_in_a_pod() -> None:
 
 def test_generations_grow_also_when_the_clock_does_not() -> None:
     first = next_generation(0, 1000.0)
-    assert first == 1_000_000
+    assert first == 1_000_000_000
     assert next_generation(first, 1000.0) == first + 1
     assert next_generation(first, 900.0) == first + 1
     assert next_generation(0, 1000.5) > first
