@@ -167,7 +167,9 @@ class Listener:
             self._hear(self, None, f"{self._most} streams are open: one more is refused")
             return
         if len(shaking) >= MOST_SHAKING:
-            min(shaking, key=lambda each: each.came).abort()
+            oldest = min(shaking, key=lambda each: each.came)
+            oldest.phase = Phase.OVER  # the next one makes another one go
+            oldest.abort()
         thread = threading.Thread(
             target=self._serve, args=(session,), name=f"stream-{self.stream.logical}", daemon=True
         )

@@ -8,7 +8,7 @@ import ssl
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import given
@@ -23,6 +23,7 @@ from migration_proxy.manager import ProxyManager
 from migration_proxy.tls_files import TlsFiles
 from tests.fakes.migration_proxies import NETWORK, Pki, config
 
+PLACE = TemporaryDirectory(prefix="mp-fuzz-")
 VERBS = ("start-target", "target-ports", "stop-target", "start-source", "source-files")
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -33,7 +34,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @lru_cache
 def pki() -> Pki:
-    return Pki.make(Path(mkdtemp(prefix="mp-fuzz-")))
+    return Pki.make(Path(PLACE.name))
 
 
 def control() -> Control:
