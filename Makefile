@@ -70,6 +70,7 @@ bench-ipam: setup
 
 bench-cni: setup shim
 	$(PY) -m tests.bench.cni --out bench/cni.json
+
 bench-gc: setup
 	$(PY) -m tests.bench.gc --out bench/gc.json
 

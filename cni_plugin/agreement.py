@@ -81,7 +81,8 @@ def _require_datastore(conf: NetConf, agent: DatastoreConfig) -> None:
         raise _differ("calico_api_group", ours, theirs)
     if agent.type == "sqlite" and "sqlite_path" in conf.model_fields_set:
         path = str(agent.sqlite_path)
-        if os.path.realpath(conf.sqlite_path) != os.path.realpath(path):
+        same = conf.sqlite_path == path  # as nearly always; resolving both takes 0.2 ms
+        if not same and os.path.realpath(conf.sqlite_path) != os.path.realpath(path):
             raise _differ("sqlite_path", conf.sqlite_path, path)
     if agent.type == "etcdv3" and conf.etcd_endpoints:
         ours, members = conf.etcd_endpoints, agent.etcd_endpoints

@@ -113,7 +113,7 @@ class Attaching:
         want = replace(self._wanted(), lan=lan)
         before = p.ipam.by_handle(handle)
         if workload.vm is None:
-            _require_own(handle, workload.container_id, before)
+            self._require_own(handle, before)
             if not before:
                 self.undo.push("release addresses", lambda: p.ipam.release(handle))
             return p.ipam.assign(handle, owner, want, previous_owner_gone=self._sandbox_gone)
@@ -130,6 +130,15 @@ class Attaching:
             previous_owner_gone=p.identify.owner_gone,
             rival_lives=lambda sitting: p.identify.keeps_seat(sitting, workload.pod_uid),
         )
+
+    def _require_own(self, handle: str, held: Allocations) -> None:
+        """Refuse a handle that reads like ours and is another sandbox's."""
+        for item in held:
+            if other := interfaces.another(item.active, self.ports.node, self.args):
+                raise AttachmentConflict(
+                    f"handle {handle} is that of {other}: another container id, or another name of "
+                    "one of the networks, would tell them apart"
+                )
 
     def wire_veth(self, got: Addresses) -> tuple[Link, Link]:
         """The veth with all that is on it; (host, pod) ends."""
@@ -251,13 +260,3 @@ class Attaching:
         if self.conf.require_mtu_file:
             raise Unavailable(f"require_mtu_file: {file} names no MTU: is tortie-node running?")
         return dataplane.default_route_mtu(self.ports.kernel) or FALLBACK_MTU
-
-
-def _require_own(handle: str, container_id: str, held: Allocations) -> None:
-    """Refuse a handle that reads like another's: names of networks and ids may contain dots."""
-    for item in held:
-        other = item.active.get("container-id", container_id)
-        if other != container_id:
-            raise AttachmentConflict(
-                f"handle {handle} is container {other}'s, of another network: rename one network"
-            )

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from cni_plugin.durable import read_file
 from cni_plugin.types import parse_conf
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
@@ -104,7 +105,7 @@ def _readable(conf_dir: Path) -> list[str]:
 
 def _is_ours(path: Path) -> bool:
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_file(path) or b"")
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(data, dict) and _MARK in data

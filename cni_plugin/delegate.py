@@ -11,22 +11,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
+from cni_plugin import foreign_json
+from cni_plugin.child import Finished
 from cni_plugin.errors import InvalidConfig, NotReady, Refusal
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import SUPPORTED_VERSIONS, NetConf, short
 from libtortie.errors import InvalidInput, TortieError, Unavailable
 from libtortie.linux.port import IPInterface, IPNetwork
-
-SECONDS = 60.0
-"""For one call; a DHCP client may wait long for its server."""
 
 POD_CIDR = {"usePodCidr": 4, "usePodCidrIPv6": 6}
 """Calico's names for the node's `podCIDRs` as a subnet, and their families."""
@@ -43,15 +40,6 @@ class DelegateFailed(Refusal):
     """The other program refused, broke or answered with what cannot be read."""
 
     code = 109
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a program did: its exit status, standard output and error."""
-
-    status: int
-    stdout: bytes
-    stderr: bytes = b""
 
 
 Run = Callable[[Path, Mapping[str, str], bytes], Finished]
@@ -146,7 +134,7 @@ class Delegate:
         """The newest version that both speak, not above the configuration's."""
         done = self.run(program, {**env, "CNI_COMMAND": "VERSION"}, b'{"cniVersion":"0.4.0"}')
         try:
-            spoken = set(json.loads(done.stdout)["supportedVersions"])
+            spoken = set(foreign_json.loads(done.stdout)["supportedVersions"])
         except (ValueError, TypeError, KeyError) as error:
             raise DelegateFailed(f"ipam {self.kind}: VERSION cannot be read: {error}") from None
         newest = SUPPORTED_VERSIONS.index(self.conf.cni_version)
@@ -180,32 +168,6 @@ def find(name: str, directories: Sequence[str]) -> Path:
     raise InvalidConfig(f"ipam.type: there is no program {name!r} in {where}")
 
 
-def run_program(
-    program: Path, env: Mapping[str, str], stdin: bytes, *, seconds: float = SECONDS
-) -> Finished:
-    """Run a program in a session of its own; `Unavailable` when it hangs or cannot start."""
-    try:
-        process = subprocess.Popen(
-            [str(program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", os.defpath), **env},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise Unavailable(f"{program} cannot be started: {error.strerror}") from error
-    with process:
-        try:
-            stdout, stderr = process.communicate(stdin, timeout=seconds)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise Unavailable(f"{program} takes longer than {seconds:g} s") from None
-            raise
-    return Finished(process.returncode, stdout, stderr)
-
-
 def _environment(verb: str, args: CmdArgs | None, conf: NetConf) -> dict[str, str]:
     env = {"CNI_COMMAND": verb, "CNI_PATH": ":".join(conf.plugin_dirs)}
     if args is None:
@@ -234,10 +196,10 @@ def _error(done: Finished) -> dict[str, Any] | None:
     if done.status == 0:
         return None
     try:
-        found = json.loads(done.stdout)
+        found = foreign_json.loads(done.stdout)
         if isinstance(found, dict) and isinstance(found.get("code"), int):
             return {"code": found["code"], "msg": found.get("msg", "")}
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     said = (done.stderr or done.stdout).decode(errors="replace").strip()
     return {"code": 0, "msg": f"it ended with status {done.status}: {said[:_LONGEST]}"}
@@ -255,7 +217,7 @@ def _raised(kind: str, verb: str, error: Mapping[str, Any]) -> Exception:
 def _given(kind: str, answer: bytes) -> Given:
     """The result of an IPAM's ADD, in any version's form. Raises `DelegateFailed`."""
     try:
-        body = json.loads(answer)
+        body = foreign_json.loads(answer)
         texts = [item["address"] for item in body.get("ips") or ()]
         routes = list(body.get("routes") or ())
         for key in ("ip4", "ip6"):
@@ -267,7 +229,7 @@ def _given(kind: str, answer: bytes) -> Given:
         for route in routes:
             ip_network(str(route["dst"]), strict=False)
         dns = body.get("dns") or None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DelegateFailed(
             f"ipam {kind}: its result cannot be read: {short(str(error))}"
         ) from None

@@ -32,6 +32,8 @@ def tear_down(
     record = endpoint.read(ports.store, place.key)
     stored = endpoint.endpoint_of(record) if record else None
     ours = stored is not None and endpoint.is_of(stored, args.container_id, args.pod_uid)
+    if stored and not ours and stored.spec.container_id == args.container_id:
+        return  # this container is another pod's by now: all there is, is that one's
     host = ports.kernel.link(
         endpoint.host_name_of(stored, place) if ours and stored else place.host_name
     )
@@ -112,7 +114,7 @@ def _disown(ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None) ->
     was enabled; and what an ADD recorded that was undone names no VM.
     """
     handle = names.container_handle(network, args.container_id, args.ifname)
-    release_container(ports, handle, args.container_id)
+    release_container(ports, handle, args)
     if ports.delegate is not None:
         ports.delegate.delete(args)
     if vm is None:
@@ -123,14 +125,12 @@ def _disown(ports: Ports, args: CmdArgs, network: str, vm: VMIdentity | None) ->
         seats.leave(ports, (seat, owner))
 
 
-def release_container(ports: Ports, handle: str, container_id: str) -> None:
-    """Free a container's addresses, unless what its handle holds is a VM's or another container's:
-    network names and ids may contain dots, so that two handles can read the same."""
+def release_container(ports: Ports, handle: str, args: CmdArgs) -> None:
+    """Free a container's addresses, unless what its handle holds is a VM's or another sandbox's."""
     for held in ports.ipam.by_handle(handle):
-        owners = (held.active, held.alternate)
-        vms = any(owner.get("vmi-name") for owner in owners)
-        if vms or held.active.get("container-id", container_id) != container_id:
-            ports.log("handle_of_another", container_id=container_id, handle_id=handle)
+        vms = any(owner.get("vmi-name") for owner in (held.active, held.alternate))
+        if vms or interfaces.another(held.active, ports.node, args):
+            ports.log("handle_of_another", container_id=args.container_id, handle_id=handle)
             return
     ports.ipam.release(handle)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,24 @@ UNFINISHED = ".tortie-tmp"
 
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 """How file systems and kernels say that they do not know O_TMPFILE, which tries without a trace."""
+
+
+def read_file(path: Path) -> bytes | None:
+    """A file's content, None where there is none; empty for a directory, or a pipe or device, which
+    would keep its reader waiting. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            return b""
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
 
 
 def replace_file(path: Path, content: bytes, mode: int) -> None:

@@ -141,6 +141,7 @@ def _annotations(workload: Workload, wired: Wired) -> dict[str, str]:
     vm = workload.vm
     annotations = {
         names.ANNOTATION_POD_UID: workload.pod_uid,
+        names.ANNOTATION_STATIC_UID: workload.static_uid,
         names.ANNOTATION_HANDLE: workload.handle_id,
         names.ANNOTATION_IPAM: wired.giver,
         names.ANNOTATION_VMI_NAME: vm.name if vm else "",
@@ -169,8 +170,9 @@ def endpoint_of(record: Record) -> WorkloadEndpoint:
 
 def is_of(endpoint: WorkloadEndpoint, container_id: str, pod_uid: str) -> bool:
     """Whether an endpoint speaks of this sandbox: its container, and its pod where both know."""
-    known = endpoint.metadata.annotations.get(names.ANNOTATION_POD_UID, "")
-    same_pod = not known or not pod_uid or known == pod_uid
+    notes = endpoint.metadata.annotations
+    known = {notes.get(names.ANNOTATION_POD_UID, ""), notes.get(names.ANNOTATION_STATIC_UID, "")}
+    same_pod = known == {""} or not pod_uid or pod_uid in known
     return endpoint.spec.container_id == container_id and same_pod
 
 

@@ -8,7 +8,7 @@ left. Only what is provably of this network (by its handle or alias), of this no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cni_plugin import endpoint, interfaces
@@ -18,6 +18,7 @@ from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from ipam.ownership import ifname_of
 from libtortie.datastore.port import Datastore
+from libtortie.errors import TortieError
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import Attribute, Block, Owner
@@ -41,12 +42,12 @@ def find_stale(store: Datastore, node: str, conf: NetConf) -> list[Stale]:
     out: list[Stale] = []
     for stored in endpoint.of_node(store, node):
         container_id = stored.spec.container_id
-        if not container_id or not _is_of_network(stored, conf.name):
+        if not container_id or not is_of_network(stored, conf.name):
             continue
         known.add((container_id, stored.spec.endpoint))
         if (container_id, stored.spec.endpoint) in valid:
             continue
-        out.append(Stale(_args_of(stored), True, endpoint.vm_of(stored)))
+        out.append(Stale(args_of_endpoint(stored), True, endpoint.vm_of(stored)))
     for owner, attribute in owners_on(store, node):
         container_id = owner.get("container-id", "")
         sandbox = container_id, ifname_of(owner)
@@ -96,7 +97,16 @@ def owners_on(store: Datastore, node: str) -> Iterator[tuple[Owner, Attribute]]:
                         yield owner, attribute
 
 
-def _is_of_network(stored: WorkloadEndpoint, network: str) -> bool:
+def raise_all(errors: Sequence[TortieError]) -> None:
+    """Raise the first of a collection's errors, which notes the others; none is success."""
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"and: {other}")
+        raise errors[0]
+
+
+def is_of_network(stored: WorkloadEndpoint, network: str) -> bool:
+    """Whether an endpoint is of a network, by the handle that it notes."""
     handle = stored.metadata.annotations.get(names.ANNOTATION_HANDLE, "")
     vm = endpoint.vm_of(stored)
     if vm is not None:
@@ -113,7 +123,8 @@ def _belongs(owner: Owner, attribute: Attribute, network: str) -> bool:
     return attribute.handle_id == handle
 
 
-def _args_of(stored: WorkloadEndpoint) -> CmdArgs:
+def args_of_endpoint(stored: WorkloadEndpoint) -> CmdArgs:
+    """The call that made an endpoint, without the namespace's path."""
     spec, meta = stored.spec, stored.metadata
     pod = _pod_args(meta.namespace, spec.pod, meta.annotations.get(names.ANNOTATION_POD_UID, ""))
     return CmdArgs(spec.container_id, "", spec.endpoint, pod)

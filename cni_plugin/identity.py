@@ -72,13 +72,15 @@ class VMIdentity:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What an attachment belongs to. `pod` is empty for a caller that names no pod; `mac` empty
-    lets the kernel choose. Annotations are about the first interface: another has none."""
+    lets the kernel choose. Annotations are about the first interface: another has none.
+    `static_uid` is the kubelet's UID of a static pod, of which the API has but a copy."""
 
     namespace: str
     pod: str
     container_id: str
     handle_id: str
     pod_uid: str = ""
+    static_uid: str = ""
     mac: str = ""
     vm: VMIdentity | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -153,6 +155,7 @@ class Identifier:
             container_id=args.container_id,
             handle_id=handle,
             pod_uid=pod.metadata.uid,
+            static_uid=args.pod_uid if _is_static(pod) else "",
             mac=mac,
             vm=vm,
             labels=pod.metadata.labels,
@@ -267,8 +270,7 @@ class Identifier:
         if pod is None:
             raise IdentityRefused(f"pod {where} does not exist")
         known = pod.metadata.uid
-        mirror = MIRROR_ANNOTATION in pod.metadata.annotations
-        if args.pod_uid and not mirror and args.pod_uid != known:
+        if args.pod_uid and not _is_static(pod) and args.pod_uid != known:
             raise IdentityRefused(
                 f"pod {where} now has UID {known}; this sandbox is of UID {args.pod_uid}"
             )
@@ -408,6 +410,10 @@ def _checked(references: list[OwnerRef], who: str) -> OwnerRef:
     if not reference.name or not reference.uid:
         raise IdentityRefused(f"{who}: its {named} has no name or no UID")
     return reference
+
+
+def _is_static(pod: Pod) -> bool:
+    return MIRROR_ANNOTATION in pod.metadata.annotations
 
 
 def _name_of(pod: Pod) -> str:

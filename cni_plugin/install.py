@@ -19,6 +19,7 @@ from cni_plugin.durable import (
     make_directory,
     move_file,
     only_writer,
+    read_file,
     remove_file,
     remove_unfinished,
     replace_file,
@@ -59,6 +60,8 @@ def install(
     _require_first(conf_dir, conflist_name, take_over)
     for path in (*programs, *others):
         _require_ours(path, is_program if path in programs else kubeconfigs.is_ours)
+    if (place := conf_dir / conflist_name).is_dir() and not place.is_symlink():
+        raise InvalidInput(f"{place} is a directory: move it away")
     make_directory(bin_dir, "--bin-dir")
     make_directory(conf_dir, "--conf-dir")
     for path in others:
@@ -120,13 +123,13 @@ _WAYS = "remove it, or let it be set aside with --takeover"
 
 def _require_ours(path: Path, is_ours: Callable[[bytes], bool]) -> None:
     """Raises `InvalidInput` for somebody else's file in our place."""
-    content = _content(path)
+    content = read_file(path)
     if content is not None and not is_ours(content):
         raise InvalidInput(f"{path} is not ours: move it away")
 
 
 def _remove(path: Path, is_ours: Callable[[bytes], bool]) -> list[str]:
-    content = _content(path)
+    content = read_file(path)
     if content is not None and not is_ours(content):
         return [f"{path} is not ours and stays"]
     if content is not None:
@@ -159,11 +162,3 @@ def _keep_copy(path: Path) -> None:
     """Set aside what is about to be replaced: its place is never empty."""
     _aside(path).unlink(missing_ok=True)
     os.link(path, _aside(path))
-
-
-def _content(path: Path) -> bytes | None:
-    """A file's content; None where there is none. Raises OSError."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None

@@ -19,12 +19,13 @@ from cni_plugin.identity import Workload
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
-from ipam.ownership import IFNAME, ifname_of
+from ipam.ownership import IFNAME, ifname_of, is_pod
 from ipam.settings import read_pools
 from ipam.transaction import Transaction
 from libtortie.datastore.port import Datastore
 from libtortie.linux.port import IPNetwork, Namespaces
 from libtortie.model import names
+from libtortie.model.ipam import Owner
 
 
 def of_vm(network: str, namespace: str, vm: str, ifname: str) -> tuple[str, ...]:
@@ -66,6 +67,23 @@ def destinations(
         return ()
     pools, _ = read_pools(Transaction(store))
     return tuple(pool.cidr for pool in pools if pool.name in named or str(pool.cidr) in named)
+
+
+def another(owner: Owner, node: str, args: CmdArgs) -> str:
+    """Whose a container's handle is, if it is not this sandbox's; empty if it is.
+
+    Two handles can read the same: names and ids may contain dots, and a person who chooses ids may
+    choose the same one on two nodes. What an owner does not say agrees with everything.
+    """
+    ours = {"container-id": args.container_id, "node": node}
+    if args.pod:
+        ours |= {"namespace": args.namespace, "pod": args.pod}
+    agrees = all(owner.get(key, value) == value for key, value in ours.items())
+    if not owner or (agrees and ifname_of(owner) == args.ifname):
+        return ""
+    container, where = (owner.get(key, ours[key]) for key in ("container-id", "node"))
+    pod = f"pod {owner.get('namespace', '')}/{owner['pod']}, " if is_pod(owner) else ""
+    return f"{pod}interface {ifname_of(owner)} of container {container} of node {where}"
 
 
 def marks(ifname: str) -> dict[str, str]:

@@ -15,11 +15,13 @@ from ipaddress import ip_address, ip_interface, ip_network
 from cni_plugin import detach, gc, interfaces, seats
 from cni_plugin.annotations import wanted_addresses
 from cni_plugin.attach import Allocations, Attaching
+from cni_plugin.calls import IDENTITY, IPAM, phase
 from cni_plugin.chain import previous
 from cni_plugin.endpoint import place_of
 from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady
-from cni_plugin.plugin import LOCK_SECONDS
+from cni_plugin.plugin import locked
 from cni_plugin.ports import Ports
+from cni_plugin.recall import recalled
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf, Result
 from cni_plugin.undo import Undo
@@ -44,19 +46,21 @@ class IPAMPlugin:
     def cmd_add(self, args: CmdArgs, conf: NetConf) -> Result:
         """Give a sandbox's interface its addresses (CNI spec, ADD)."""
         p = self._ports
-        workload = p.identify.workload(args, conf)
-        with p.locks.hold(_lock_key(conf.name, args), LOCK_SECONDS), ExitStack() as stack:
+        with phase(IDENTITY):
+            workload = p.identify.workload(args, conf)
+        with locked(p, _lock_key(conf.name, args)), ExitStack() as stack:
             workload = interfaces.seated(p, args, conf.name, workload)
             undo = Undo(stack, p.monotonic, p.sleep, p.log)
             step = Attaching(p, args, conf, workload, place_of(args, p.node), undo)
             marks = {PLUGIN: conf.type, IFNAME: args.ifname}
-            result = self._result(step.allocate(lan_of(conf), marks), conf)
+            with phase(IPAM):
+                result = self._result(step.allocate(lan_of(conf), marks), conf)
             undo.disarm()
         return result
 
     def cmd_del(self, args: CmdArgs, conf: NetConf) -> None:
         """Free the addresses (CNI spec, DEL). Nothing to free is success."""
-        with self._ports.locks.hold(_lock_key(conf.name, args), LOCK_SECONDS):
+        with locked(self._ports, _lock_key(conf.name, args)), phase(IPAM):
             self._take_back(args, conf)
 
     def cmd_check(self, args: CmdArgs, conf: NetConf) -> None:
@@ -95,14 +99,12 @@ class IPAMPlugin:
                 self.cmd_del(args, conf)
             except TortieError as error:
                 errors.append(error)
-        if errors:
-            for other in errors[1:]:
-                errors[0].add_note(f"and: {other}")
-            raise errors[0]
+        gc.raise_all(errors)
 
     def _take_back(self, args: CmdArgs, conf: NetConf) -> None:
         p = self._ports
-        detach.release_container(p, _handle_of(conf.name, args), args.container_id)
+        args = recalled(p, args, conf.name)
+        detach.release_container(p, _handle_of(conf.name, args), args)
         for seat in self._seats(args, conf):
             seats.leave(p, seat)
 

@@ -11,7 +11,7 @@ import json
 import stat
 from pathlib import Path
 
-from cni_plugin.durable import make_directory, only_writer, replace_file
+from cni_plugin.durable import make_directory, only_writer, read_file, replace_file
 from libtortie.errors import InvalidInput
 from libtortie.kube.credentials import Credentials
 
@@ -57,13 +57,10 @@ def keep(path: Path, credentials: Credentials) -> bool:
     Raises `InvalidInput` for somebody else's file, OSError.
     """
     wanted = render(credentials)
-    try:
-        content, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        content, mode = _MARK, MODE
-    if not is_ours(content):
+    content = read_file(path)
+    if content is not None and not is_ours(content):
         raise InvalidInput(f"{path} is not ours: move it away, or name another (cni_kubeconfig)")
-    if (content, mode) == (wanted, MODE):
+    if content == wanted and stat.S_IMODE(path.stat().st_mode) == MODE:
         return False
     make_directory(path.parent, "cni_kubeconfig")
     with only_writer([path.parent], wait=False):

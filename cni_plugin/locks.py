@@ -94,8 +94,7 @@ class FileLocks:
     def _lock(self, path: Path, key: str, end: float) -> int:
         while True:
             try:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptor = _open(path)
             except OSError as error:
                 raise Unavailable(f"lock file {path}: {error.strerror}") from error
             if _try_lock(descriptor) and _is_at(descriptor, path):
@@ -104,6 +103,16 @@ class FileLocks:
             if self._monotonic() >= end:
                 raise Unavailable(f"another process is still working on {key}")
             self._sleep(_POLL)
+
+
+def _open(path: Path) -> int:
+    """Open a lock file, which is made where it is missing, and its directory if need be."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -18,6 +18,7 @@ from cni_plugin.calls import ENDPOINT, IDENTITY, IPAM, LOCK, POLICY, WIRING, not
 from cni_plugin.endpoint import Place, place_of
 from cni_plugin.errors import InvalidEnvironment, UnknownContainer
 from cni_plugin.ports import Ports
+from cni_plugin.recall import recalled
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf, Result
 from cni_plugin.undo import Undo
@@ -27,6 +28,15 @@ from libtortie.linux.port import Link
 __all__ = ["Plugin", "Ports"]
 
 LOCK_SECONDS = 60.0
+
+
+@contextmanager
+def locked(ports: Ports, key: str) -> Iterator[None]:
+    """Hold an attachment's lock; waiting for it is a phase of its own."""
+    with ExitStack() as stack:
+        with phase(LOCK):
+            stack.enter_context(ports.locks.hold(key, LOCK_SECONDS))
+        yield
 
 
 class Plugin:
@@ -44,7 +54,7 @@ class Plugin:
         with phase(IDENTITY):
             workload = p.identify.workload(args, conf)
         place = place_of(args, p.node)
-        with self._locked(place), ExitStack() as stack:
+        with locked(p, place.lock_key), ExitStack() as stack:
             workload = interfaces.seated(p, args, conf.name, workload)
             undo = Undo(stack, p.monotonic, p.sleep, p.log)
             step = Attaching(p, args, conf, workload, place, undo)
@@ -65,14 +75,15 @@ class Plugin:
 
     def cmd_del(self, args: CmdArgs, conf: NetConf) -> None:
         """Detach a sandbox (CNI spec, DEL). Missing things are success."""
+        args = recalled(self._ports, args, conf.name)
         place = place_of(args, self._ports.node)
-        with self._locked(place):
+        with locked(self._ports, place.lock_key):
             detach.tear_down(self._ports, args, conf.name, place)
 
     def cmd_check(self, args: CmdArgs, conf: NetConf) -> None:
         """Compare the attachment with what ADD made (CNI spec, CHECK). Raises `CheckFailed`."""
         place = place_of(args, self._ports.node)
-        with self._locked(place):
+        with locked(self._ports, place.lock_key):
             check.check(self._ports, place, args, conf)
 
     def cmd_status(self, conf: NetConf) -> None:
@@ -100,20 +111,12 @@ class Plugin:
         orphans = [link for link in orphans if not p.locks.busy(link.name)]
         errors += [e for link in orphans if (e := self._collect_link(link, conf)) is not None]
         if p.delegate is not None:
-            p.delegate.collect()
+            try:
+                p.delegate.collect()
+            except TortieError as error:
+                errors.append(error)
         note(stale=len(stale) + len(orphans), failed=len(errors))
-        if errors:
-            for other in errors[1:]:
-                errors[0].add_note(f"and: {other}")
-            raise errors[0]
-
-    @contextmanager
-    def _locked(self, place: Place) -> Iterator[None]:
-        """Hold an attachment's lock; waiting for it is a phase of its own."""
-        with ExitStack() as stack:
-            with phase(LOCK):
-                stack.enter_context(self._ports.locks.hold(place.lock_key, LOCK_SECONDS))
-            yield
+        gc.raise_all(errors)
 
     def _require_agent(self) -> None:
         if not self._ports.policy.ready():

@@ -21,11 +21,17 @@ from libtortie.linux.port import Kernel, Namespaces
 MTU_FILE = Path("/var/lib/tortie/mtu")
 
 
+def it_is_asked_by_one() -> bool:
+    """`agent_listens` of the agent's own calls."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """`kernel` is the host's namespace; `mtu_file` is the agent's; `now` is wall-clock time,
     `monotonic` and `sleep` measure in seconds. `delegate` is another program's IPAM, None where
-    `ipam` gives the addresses; `reaches` says whether a readiness gate's URL answers well."""
+    `ipam` gives the addresses; `reaches` says whether a readiness gate's URL answers well;
+    `agent_listens` whether an agent serves calls (whoever is asked by one knows that)."""
 
     identify: Identifier
     ipam: IPAMClient
@@ -42,3 +48,4 @@ class Ports:
     delegate: Delegate | None = None
     reaches: Callable[[str], bool] = nothing_is_reached
     mtu_file: Path = field(default=MTU_FILE)
+    agent_listens: Callable[[], bool] = it_is_asked_by_one

@@ -13,6 +13,8 @@ repeat finds no seat, and succeeds whatever the API does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cni_plugin import interfaces
 from cni_plugin.identity import VMIdentity
 from cni_plugin.ports import Ports
@@ -34,13 +36,19 @@ def of_sandbox(ports: Ports, args: CmdArgs, network: str) -> list[Seat]:
         container_id=args.container_id,
         pod_uid=args.pod_uid,
     )
-    return [
-        (handle, owner)
-        for handle, owner in ports.ipam.seats_of(args.container_id)
-        if same_sandbox(owner, me)
-        and owner.get("vmi-name")
-        and handle in interfaces.of_vm(network, args.namespace, owner["vmi-name"], args.ifname)
-    ]
+    return [seat for seat in _seats(ports, args, network) if same_sandbox(seat[1], me)]
+
+
+def of_container(ports: Ports, args: CmdArgs, network: str) -> list[Owner]:
+    """Owners of VMs' addresses in this network that have this container's id, whatever its pod."""
+    return [owner for _, owner in _seats(ports, args, network)]
+
+
+def _seats(ports: Ports, args: CmdArgs, network: str) -> Iterator[Seat]:
+    for handle, owner in ports.ipam.seats_of(args.container_id):
+        where = network, owner.get("namespace", ""), owner.get("vmi-name", ""), args.ifname
+        if owner.get("vmi-name") and handle in interfaces.of_vm(*where):
+            yield handle, owner
 
 
 def leave(ports: Ports, seat: Seat) -> None:

@@ -226,7 +226,12 @@ def _require_version(command: str, version: str) -> None:
 
 
 def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
-    """The parameters of ADD, DEL or CHECK. Raises `InvalidEnvironment` naming the variable."""
+    """The parameters of ADD, DEL or CHECK. Raises `InvalidEnvironment` naming the variable.
+
+    DEL must not fail for what ADD refuses, which has left nothing: it goes by container and
+    interface, and what it cannot read of the rest was not said.
+    """
+    strict = command != "DEL"
     if missing := [name for name in _REQUIRED[command] if not env.get(name)]:
         raise InvalidEnvironment(f"{command} needs {', '.join(missing)}, which is not set")
     container_id = env.get("CNI_CONTAINERID", "")
@@ -239,19 +244,18 @@ def parse_args(command: str, env: Mapping[str, str]) -> CmdArgs:
         raise InvalidEnvironment(
             f"CNI_CONTAINERID is {short(container_id)}; 'vmi.' in it would name a VM's addresses"
         )
-    for name in ("CNI_NETNS", "CNI_ARGS"):
-        if not _is_text(env.get(name, "")):
-            raise InvalidEnvironment(f"{name} is {short(env[name])}, which is not UTF-8")
     netns = env.get("CNI_NETNS", "")
-    if netns and (not netns.startswith("/") or "\0" in netns):
-        raise InvalidEnvironment(f"CNI_NETNS is {short(netns)}; want an absolute path")
+    if netns and not (netns.startswith("/") and "\0" not in netns and _is_text(netns)):
+        if strict:
+            raise InvalidEnvironment(f"CNI_NETNS is {short(netns)}; want an absolute path in UTF-8")
+        netns = ""
     ifname = env.get("CNI_IFNAME", "")
     if not _legal_ifname(ifname):
         raise InvalidEnvironment(
             f"CNI_IFNAME is {short(ifname)}; want an interface name of at most {_IFNAME_MAX} bytes"
         )
-    args = _cni_args(env.get("CNI_ARGS", ""))
-    if command != "DEL":  # what ADD refused has left nothing, and DEL must not fail for it
+    args = _cni_args(env.get("CNI_ARGS", ""), strict=strict)
+    if strict:
         _require_known(args)
     return CmdArgs(container_id, netns, ifname, args)
 
@@ -263,7 +267,7 @@ def _printable(value: str) -> str:
 
 def _is_text(value: str) -> bool:
     """Whether an environment value was UTF-8: other bytes arrive as lone surrogates (PEP 383)."""
-    return not any("\ud800" <= char <= "\udfff" for char in value)
+    return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _legal_ifname(name: str) -> bool:
@@ -272,19 +276,30 @@ def _legal_ifname(name: str) -> bool:
     return 0 < len(name) <= _IFNAME_MAX and name not in (".", "..") and plain
 
 
-def _cni_args(text: str) -> dict[str, str]:
+def _cni_args(text: str, *, strict: bool) -> dict[str, str]:
+    """The pairs of CNI_ARGS; what is none is refused if `strict`, else left out."""
     out: dict[str, str] = {}
     for item in filter(None, text.split(";")):
         key, separator, value = item.partition("=")
-        if not separator or not key:
-            raise InvalidEnvironment(f"CNI_ARGS: {short(item)} is not KEY=VALUE")
-        out[key] = value
-    limits = {"K8S_POD_NAMESPACE": 63, "K8S_POD_NAME": 253}
-    for key, limit in limits.items():
-        value = out.get(key, "")
-        if value and (len(value) > limit or not _kubernetes_name(value, key)):
-            raise InvalidEnvironment(f"CNI_ARGS: {key} is {short(value)}, not a Kubernetes name")
+        trouble = _trouble_with(key, value) if key and separator else "is not KEY=VALUE in UTF-8"
+        if not trouble:
+            out[key] = value
+        elif strict:
+            raise InvalidEnvironment(f"CNI_ARGS: {short(item)} {trouble}")
     return out
+
+
+_NAMES_MAX = {"K8S_POD_NAMESPACE": 63, "K8S_POD_NAME": 253}
+
+
+def _trouble_with(key: str, value: str) -> str:
+    """What is wrong with an argument; empty if nothing is."""
+    if not (_is_text(key) and _is_text(value)):
+        return "is not KEY=VALUE in UTF-8"
+    limit = _NAMES_MAX.get(key)
+    if limit and value and (len(value) > limit or not _kubernetes_name(value, key)):
+        return "is not a Kubernetes name"
+    return ""
 
 
 _POD_ARGS = ("K8S_POD_NAME", "K8S_POD_NAMESPACE", "K8S_POD_UID", "K8S_POD_INFRA_CONTAINER_ID")
@@ -320,7 +335,9 @@ def _code(error: errors.TortieError) -> int:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value).encode() + b"\n"
+    """As UTF-8: escaped, what was passed on could outgrow what it came in."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace") + b"\n"
 
 
 __all__ = ["CURRENT_VERSION", "CmdArgs", "PluginVerbs", "Response", "dispatch", "parse_args"]

@@ -19,6 +19,14 @@ NO_AGENT = (
     "started: is tortie-node running?"
 )
 
+AGENT_AWAY = (
+    "no agent listens on this node: a pod that starts now has no policy, and no network before one "
+    "does: is tortie-node running?"
+)
+AWAY_SECONDS = 5.0
+"""How long an agent may take to start again before it counts as away."""
+_PAUSE = 0.1
+
 LOCKED = "the datastore is locked (ClusterInformation: datastoreReady is false)"
 
 
@@ -41,6 +49,16 @@ def require_usable(ports: Ports, conf: NetConf) -> None:
         ports.identify.require_answers()
     except TortieError as error:
         raise NotReady(f"the Kubernetes API cannot be used: {error}") from error
+    _require_agent(ports)
+
+
+def _require_agent(ports: Ports) -> None:
+    """The fallback attaches a pod, but nobody is there to give it its policy."""
+    end = ports.monotonic() + AWAY_SECONDS
+    while not ports.agent_listens():
+        if ports.monotonic() >= end:
+            raise NotReady(AGENT_AWAY)
+        ports.sleep(_PAUSE)
 
 
 def _has_workloads(ports: Ports) -> bool:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from cni_plugin import foreign_json
 from cni_plugin.errors import IncompatibleVersion, InvalidConfig, Undecodable, UnsupportedField
 from cni_plugin.sections import (
     OWN_IPAM,
@@ -224,8 +225,8 @@ def peek_version(stdin: bytes) -> str:
     """The configuration's `cniVersion` if we speak it, else the current one; never raises."""
     if len(stdin) <= MAX_STDIN:
         try:
-            version = json.loads(stdin)["cniVersion"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            version = foreign_json.loads(stdin)["cniVersion"]
+        except (ValueError, TypeError, KeyError):
             return CURRENT_VERSION
         if version in SUPPORTED_VERSIONS:
             return str(version)
@@ -331,8 +332,8 @@ def _object(stdin: bytes) -> dict[str, Any]:
     if len(stdin) > MAX_STDIN:
         raise Undecodable(f"the configuration on stdin has more than {MAX_STDIN} bytes")
     try:
-        data = json.loads(stdin)
-    except (ValueError, RecursionError) as error:
+        data = foreign_json.loads(stdin)
+    except ValueError as error:
         what = "empty" if not stdin.strip() else f"not JSON: {str(error)[:120]}"
         raise Undecodable(f"the configuration on stdin is {what}") from None
     if not isinstance(data, dict):

@@ -3,7 +3,7 @@
 Each step is tried again while its error may pass; one that is refused, or fails for good, is
 logged and does not keep the others from running; the error the caller sees is always the first
 one. It waits for the undo: `SECONDS` at most, and what the last attempt takes by itself (another
-program's IPAM: `delegate.SECONDS`). What is still left then is what DEL and GC find.
+program's IPAM: `child.SECONDS`). What is still left then is what DEL and GC find.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from cni_plugin.agreement import Agreement
-from cni_plugin.delegate import Delegate, Run, run_program
+from cni_plugin.child import run_program
+from cni_plugin.delegate import Delegate, Run
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.identity import Identifier
 from cni_plugin.ipam_plugin import IPAMPlugin
@@ -26,7 +27,7 @@ from cni_plugin.locks import AttachmentLocks, FileLocks
 from cni_plugin.log import JsonLines
 from cni_plugin.plugin import Plugin
 from cni_plugin.policy_gate import FilePolicyGate, never_ready, nft_table_present
-from cni_plugin.ports import MTU_FILE, Ports
+from cni_plugin.ports import MTU_FILE, Ports, it_is_asked_by_one
 from cni_plugin.readiness import answers_well
 from cni_plugin.sections import PolicyConf
 from cni_plugin.skel import INTERNAL_ERROR, PluginVerbs, Response, dispatch, error_json
@@ -73,6 +74,7 @@ class SharedParts:
     agreement: Agreement | None = None
     run: Run = run_program
     reaches: Callable[[str], bool] = answers_well
+    agent_listens: Callable[[], bool] = it_is_asked_by_one
 
 
 def build_plugin(
@@ -109,6 +111,7 @@ def _ports(conf: NetConf, parts: SharedParts) -> Ports:
         delegate=_delegate(conf, parts),
         reaches=parts.reaches,
         mtu_file=parts.mtu_file,
+        agent_listens=parts.agent_listens,
     )
 
 
@@ -160,7 +163,20 @@ def _open_parts(conf: NetConf, log: Log) -> SharedParts:
         table_ready=nft_table_present if node else never_ready,
         log=log,
         locks=FileLocks(Path(conf.agent_socket).parent / LOCKS),
+        agent_listens=lambda: listens(conf.agent_socket),
     )
+
+
+def listens(path: str) -> bool:
+    """Whether somebody listens at a unix socket; a full queue is somebody's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def node_name(conf: NetConf) -> str:

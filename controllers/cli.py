@@ -13,14 +13,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controllers.gc import Collector, Settings
+from controllers.metrics import PassMetrics
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import TortieError
+from libtortie.metrics_server import MetricsServer
 from libtortie.model.times import parse_duration
 from libtortie.signals import set_on
 from libtortie.wording import DEFAULT_CONFIG, visible
@@ -36,7 +38,12 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run; the exit status."""
-    options = _parser().parse_args(args)
+    parser = _parser()
+    options = parser.parse_args(args)
+    if options.once and options.metrics_port:
+        parser.error("--metrics-port is of what runs on: leave out --once")
+    if options.metrics_host and not options.metrics_port:
+        parser.error("--metrics-host is where --metrics-port is: give both")
     stop = threading.Event()
     set_on(stop, signal.SIGTERM, signal.SIGINT)
     try:
@@ -45,7 +52,9 @@ def run(args: Sequence[str] | None = None) -> int:
             api_seconds=API_SECONDS,
         )
         try:
-            return 0 if _collector(at, options, stop).run() else 1
+            collector = _collector(at, options, stop)
+            with _served(collector.metrics, options):
+                return 0 if collector.run() else 1
         finally:
             at.close()
     except TortieError as error:
@@ -105,6 +114,19 @@ def _parser() -> argparse.ArgumentParser:
         help="the cluster really has no pods or nodes, or others than IPAM knows; otherwise such "
         "lists free nothing",
     )
+    gc.add_argument(
+        "--metrics-port",
+        type=_port,
+        default=0,
+        metavar="PORT",
+        help="serve Prometheus at /metrics of this port, without --once (default: no)",
+    )
+    gc.add_argument(
+        "--metrics-host",
+        default="",
+        metavar="ADDRESS",
+        help="where that port is (default: all addresses)",
+    )
     gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
     return parser
 
@@ -135,6 +157,42 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
     return Collector(means, settings, stop, say, _complain)
 
 
+@contextlib.contextmanager
+def _served(metrics: PassMetrics, options: argparse.Namespace) -> Iterator[None]:
+    """The metrics at their port, if one is asked for; a port that is taken stops nothing."""
+    if not options.metrics_port:
+        yield
+        return
+    told: list[str] = []
+
+    def trouble(reason: str) -> None:
+        if reason not in told:
+            told[:] = [reason]
+            _complain(f"metrics: {reason}")
+
+    server = MetricsServer(
+        options.metrics_host,
+        options.metrics_port,
+        metrics.all(),
+        serving=lambda _: told.clear(),
+        trouble=trouble,
+    )
+    thread = threading.Thread(target=server.run, name="metrics")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.stop()
+        thread.join()
+
+
+def _port(value: str) -> int:
+    port = int(value) if value.isascii() and value.isdecimal() and len(value) < 6 else 0
+    if not 0 < port < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{value!r} is no port: 1 to 65535")
+    return port
+
+
 def _text(value: str) -> str:
     if not value:
         raise argparse.ArgumentTypeError("is empty; leave it out or give a value")
@@ -148,16 +206,18 @@ def _duration(value: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _say(line: str) -> None:
-    """A line of the result; what the output's encoding does not have is escaped."""
+def _say(line: Iterable[str]) -> None:
+    """A line of the result, in pieces; what the output's encoding does not have is escaped."""
     if sys.stdout is None:  # the caller closed it
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    for piece in line:
+        sys.stdout.write(piece.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.write("\n")
     sys.stdout.flush()
 
 
-def _say_if_possible(line: str) -> None:
+def _say_if_possible(line: Iterable[str]) -> None:
     """The same for a daemon: a full disk must not stop it, a reader that went away may."""
     try:
         _say(line)

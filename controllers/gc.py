@@ -7,13 +7,14 @@ change is compare-and-swap. A datastore that does not answer is asked again, for
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from controllers import report
+from controllers.metrics import API, DATASTORE, PassMetrics
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
-from ipam.gc_cluster import Cluster
 from ipam.gc_verdicts import Unknown
+from libtortie.cycles import unsearched
 from libtortie.errors import TortieError, first_line
 
 TROUBLE_SECONDS = 30.0
@@ -34,15 +35,28 @@ class Settings:
     json: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What is left of a pass when all that it saw is given up: a cluster's records are many.
+
+    `waits` is how long (seconds) each thing waits; `silent` why the API did not say who lives.
+    """
+
+    waits: tuple[float, ...]
+    silent: str = ""
+
+
 @dataclass(slots=True)
 class Collector:
-    """Passes over one cluster. `say` gets lines of the result, `complain` what went wrong."""
+    """Passes over one cluster. `say` gets lines of the result, each in pieces, `complain` what
+    went wrong."""
 
     means: Means
     settings: Settings
     stop: threading.Event
-    say: Callable[[str], None]
+    say: Callable[[Iterable[str]], None]
     complain: Callable[[str], None]
+    metrics: PassMetrics = field(default_factory=PassMetrics)
     _memory: Memory = field(default_factory=dict)
 
     def run(self) -> bool:
@@ -53,36 +67,37 @@ class Collector:
         confirmed = self.settings.dry_run
         while not self.stop.is_set():
             try:
-                swept = self._pass()
+                with unsearched():
+                    made = self._pass()
             except TortieError as error:
+                self.metrics.failed(DATASTORE)
                 self.complain(first_line(error))
                 if self.settings.once:
                     return False
                 self.stop.wait(min(TROUBLE_SECONDS, self.settings.period))
                 continue
-            waits = [one.seconds for one in swept.verdicts if one.outcome is Outcome.WAIT]
-            if self.settings.once and (confirmed or not waits):
-                return self._asked(swept.opinions.cluster)
+            if self.settings.once and (confirmed or not made.waits):
+                return self._asked(made)
             confirmed = True
-            self.stop.wait(self._pause(waits))
+            self.stop.wait(self._pause(made.waits))
         return True
 
-    def _asked(self, cluster: Cluster) -> bool:
+    def _asked(self, made: Pass) -> bool:
         """Whether the API said who lives; complains if it was asked and did not."""
-        silent = [one for one in (cluster.pods, cluster.nodes) if isinstance(one, Unknown)]
-        if not silent or self.means.kube is None:
+        if not made.silent or self.means.kube is None:
             return True
-        self.complain(f"what the API does not speak for is kept: {silent[0].reason}")
+        self.complain(f"what the API does not speak for is kept: {made.silent}")
         return False
 
-    def _pause(self, waits: list[float]) -> float:
+    def _pause(self, waits: tuple[float, ...]) -> float:
         """Seconds to the next pass: when what waits longest is due, at the latest a period."""
         if self.settings.once:
             return max(waits)
         return max(SPACING_SECONDS, min([self.settings.period, *waits]))
 
-    def _pass(self) -> Swept:
+    def _pass(self) -> Pass:
         settings = self.settings
+        began, before = self.means.monotonic(), self._memory
         swept = sweep(
             self.means,
             self._memory,
@@ -95,5 +110,19 @@ class Collector:
             self.say(report.line(swept, self.means.now(), dry_run=settings.dry_run))
         else:
             for line in report.text(swept, dry_run=settings.dry_run):
-                self.say(line)
-        return swept
+                self.say((line,))
+        took = self.means.monotonic() - began
+        self.metrics.made(swept, before, took, dry_run=settings.dry_run)
+        left = _left_of(swept)
+        if left.silent and self.means.kube is not None:
+            self.metrics.failed(API)
+        else:
+            self.metrics.succeeded(self.means.now())
+        return left
+
+
+def _left_of(swept: Swept) -> Pass:
+    waits = (one.seconds for one in swept.verdicts if one.outcome is Outcome.WAIT)
+    asked = (swept.opinions.cluster.pods, swept.opinions.cluster.nodes)
+    silent = (one.reason for one in asked if isinstance(one, Unknown))
+    return Pass(tuple(waits), next(silent, ""))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from ipam.gc import Outcome, Swept, Verdict, explain
@@ -27,7 +27,7 @@ SHOWN = 5
 def counts(swept: Swept) -> dict[str, int]:
     """How much there is, and how much was found and freed: addresses, except for blocks."""
     inventory = swept.opinions.inventory
-    found = list(inventory.allocated())
+    found = inventory.allocated
     outcomes: Counter[Outcome] = Counter()
     for one in swept.verdicts:
         outcomes[one.outcome] += _addresses(one.subject)
@@ -76,19 +76,18 @@ def _reasons(swept: Swept) -> list[tuple[str, int]]:
     return Counter(one.reason for one in swept.verdicts if one.unknown).most_common()
 
 
-def line(swept: Swept, at: datetime, *, dry_run: bool) -> str:
-    """The pass as one JSON object on one line.
+def line(swept: Swept, at: datetime, *, dry_run: bool) -> Iterator[str]:
+    """The pass as one JSON object on one line, in pieces: there may be very many verdicts.
 
     Like the text it has what is kept with a dry run only, and else some reasons for not knowing:
     while the API is away a daemon would write every address of the cluster, pass after pass.
     """
-    shown = [one for one in swept.verdicts if dry_run or not _keeps(one)]
+    shown = (one for one in swept.verdicts if dry_run or not _keeps(one))
     reasons = _reasons(swept)
-    body = {
-        "time": rfc3339(at),
-        "dryRun": dry_run,
-        "counts": counts(swept),
-        "verdicts": [_verdict(one) for one in shown],
+    yield json.dumps({"time": rfc3339(at), "dryRun": dry_run, "counts": counts(swept)})[:-1]
+    yield ', "verdicts": ['
+    yield from _joined(json.dumps(_verdict(one)) for one in shown)
+    rest = {
         "unknown": {
             "count": sum(count for _, count in reasons),
             "reasons": [{"reason": why, "count": count} for why, count in reasons[:SHOWN]],
@@ -96,7 +95,14 @@ def line(swept: Swept, at: datetime, *, dry_run: bool) -> str:
         "unreadable": list(swept.opinions.inventory.unreadable),
         "leftAlone": list(leftovers(swept.opinions)),
     }
-    return json.dumps(body)
+    yield "], " + json.dumps(rest)[1:]
+
+
+def _joined(items: Iterable[str]) -> Iterator[str]:
+    between = ""
+    for item in items:
+        yield between + item
+        between = ", "
 
 
 def _verdict(one: Verdict[Subject]) -> Mapping[str, object]:

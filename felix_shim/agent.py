@@ -294,8 +294,13 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
 
     calls = CallMetrics()
     if parts.config.metrics_port:
-        where = parts.config.metrics_host, parts.config.metrics_port
-        server = MetricsServer(*where, (*calls.all(), *parts.metrics), log)
+        server = MetricsServer(
+            parts.config.metrics_host,
+            parts.config.metrics_port,
+            (*calls.all(), *parts.metrics),
+            serving=lambda port: log.info("metrics_serving", port=port),
+            trouble=Complaint(log, "metrics_not_served").about,
+        )
         crew.start("metrics", server.run, server.stop)
 
     def build(conf: NetConf) -> PluginVerbs:

@@ -15,11 +15,12 @@ from libtortie.model.ipam import IPAddress, Owner
 from libtortie.model.keys import AffinityKey
 
 from . import ownership, vm
-from .allocate import Allocator, Claim, Pick, stage_claim, stage_confirmations, stage_picks
+from .allocate import Allocator
 from .attempts import AGAIN, Again
 from .holdings import heal, holdings
 from .ownership import OwnerGone, Owners
-from .pools import Wanted
+from .particular import pick_address
+from .pools import EVERY_NODE, Wanted
 from .request import AddressRequest, Allocation, allocations, missing_families
 from .settings import (
     read_config,
@@ -28,6 +29,7 @@ from .settings import (
     read_reservations,
     require_ready,
 )
+from .staging import Claim, Pick, stage_claim, stage_confirmations, stage_picks
 from .transaction import Transaction
 
 
@@ -107,10 +109,11 @@ class Assignment:
     def _allocator(self, tx: Transaction) -> Allocator:
         pools, broken = read_pools(tx)  # one that cannot be read gives nothing; others do
         labels, unlabelled = self.node_labels, ""
-        try:
-            labels = read_node_labels(tx, self.node, self.node_labels)
-        except Malformed as error:  # a trouble only where a pool chooses its nodes
-            unlabelled = str(error)
+        if any(pool.node_selector not in EVERY_NODE for pool in pools):
+            try:
+                labels = read_node_labels(tx, self.node, self.node_labels)
+            except Malformed as error:  # a trouble only for the pools that choose
+                unlabelled = str(error)
         return Allocator(
             tx,
             self.node,
@@ -137,6 +140,6 @@ class Assignment:
     def _choose(self, allocator: Allocator, version: int) -> Pick | Claim:
         want, address = self.want, self.want.explicit(version)
         if address is not None:
-            return allocator.pick_address(address, self.owner, self.gone, want.use)
+            return pick_address(allocator, address, self.owner, self.gone, want.use)
         pools, spaces = want.pools(version), want.namespace_labels
         return allocator.pick(Wanted(version, pools, allocator.labels, spaces, want.use, want.lan))

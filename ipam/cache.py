@@ -4,7 +4,7 @@ It promises nothing about freshness: whoever decides on something remembered mus
 validate it (`transaction`), so a stale entry costs a round trip and never an address. Therefore
 nothing has to be watched, and no thread, stream or silence of a peer is part of it. It is filled
 by fresh reads and by the client's own commits, and emptied by a commit that failed. All of it is
-void once the store is found put back to a backup.
+void once the store may have been put back to a backup.
 
 It is bounded, whatever the cluster's size: the settings, this node's own affinities, and the
 blocks and handles used last. It never remembers all blocks or all handles.

@@ -23,7 +23,7 @@ from .gc import Opinions
 from .gc_addresses import owner_of
 from .gc_claims import Flaw
 from .gc_endpoints import Endpoint
-from .gc_inventory import Allocated, Inventory
+from .gc_inventory import Allocated, Inventory, place_of
 from .gc_verdicts import Opinion, Subject, Unknown
 from .ownership import Owners, is_pod
 
@@ -38,17 +38,27 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who has an address: a workload endpoint or a node's tunnel (then `pod` is "").
+    """Who has an address: a workload's endpoint, or a node's tunnel (without an endpoint).
 
-    `vm` is the VM that its ADD proved; `gone`: its pod is known to be gone or to have finished.
+    `gone`: its pod is known to be gone or to have finished.
     """
 
-    name: str
     node: str
-    namespace: str = ""
-    pod: str = ""
+    endpoint: Endpoint | None = None
     gone: bool = False
-    vm: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        if self.endpoint is None:
+            return f"Node tunnel ({self.node})"
+        note = ", which is gone" if self.gone else ""
+        return f"Workload ({self.node}/{self.endpoint.called}){note}"
+
+    @property
+    def pod(self) -> str:
+        """The pod's name; "" for what is no pod."""
+        return self.endpoint.pod if self.endpoint else ""
 
 
 Users = Mapping[IPAddress, tuple[User, ...]]
@@ -86,7 +96,7 @@ def examine(seen: Opinions) -> Examination:
     inventory = seen.inventory
     claimants = users_of(seen)
     users = {a: live for a, all_ in claimants.items() if (live := _living(all_))}
-    held = {one.piece.address: one for one in inventory.allocated()}
+    held = {one.piece.address: one for one in inventory.allocated}
     strangers = [address for address in users if address not in held]
     pooled = [address for address in strangers if _in_pool(address, inventory)]
     leaked, unjudged = _doubts(seen, users)
@@ -117,20 +127,20 @@ def examine(seen: Opinions) -> Examination:
 
 def users_of(seen: Opinions) -> Users:
     """Every address that a stored endpoint or a node's tunnel names, and who."""
-    found: dict[IPAddress, list[User]] = {}
+    found: dict[IPAddress, tuple[User, ...]] = {}
     for endpoint in seen.inventory.endpoints:
-        user = _workload(endpoint, seen)
+        user = (_workload(endpoint, seen),)
         for address in dict.fromkeys(endpoint.addresses):
-            found.setdefault(address, []).append(user)
+            found[address] = found[address] + user if address in found else user
     for address, nodes in seen.cluster.tunnels.items():
-        users = [User(f"Node tunnel ({node})", node) for node in sorted(nodes)]
-        found.setdefault(address, []).extend(users)
-    return {address: tuple(users) for address, users in found.items()}
+        found[address] = found.get(address, ()) + tuple(User(node) for node in sorted(nodes))
+    return found
 
 
-def _living(users: Iterable[User]) -> tuple[User, ...]:
-    """Those that are not known to be gone."""
-    return tuple(user for user in users if not user.gone)
+def _living(users: tuple[User, ...]) -> tuple[User, ...]:
+    """Those that are not known to be gone; most often all of them."""
+    gone = any(user.gone for user in users)
+    return tuple(user for user in users if not user.gone) if gone else users
 
 
 def structure(block: Block, now: datetime) -> Iterator[str]:
@@ -208,23 +218,21 @@ def _left_behind(owners: Owners, users: Iterable[User]) -> str:
 
 def _is(user: User, owner: Owner) -> bool:
     """Whether a user is who an address is allocated to."""
-    if user.pod:
+    if user.endpoint and user.pod:
         if owner.get("vmi-name") and not owner.get("pod"):
-            return _runs(user, owner)  # a stopped VM's
+            return _runs(user.endpoint, owner)  # a stopped VM's
         if not owner.get("pod"):
             return "type" not in owner  # another orchestrator's
-        return (user.namespace, user.pod) == (owner.get("namespace"), owner["pod"])
+        return (user.endpoint.namespace, user.pod) == (owner.get("namespace"), owner["pod"])
     if "type" in owner:
         return owner.get("node") == user.node
     return not owner.get("pod") and owner.get("node", user.node) == user.node
 
 
-def _runs(user: User, owner: Owner) -> bool:
+def _runs(pod: Endpoint, owner: Owner) -> bool:
     """Whether a pod is the launcher of the VM that an owner names."""
-    launcher = not user.vm and user.pod.startswith(LAUNCHER_PREFIX)
-    return user.namespace == owner.get("namespace") and (
-        launcher or user.vm == owner.get("vmi-name")
-    )
+    launcher = not pod.vm and pod.pod.startswith(LAUNCHER_PREFIX)
+    return pod.namespace == owner.get("namespace") and (launcher or pod.vm == owner.get("vmi-name"))
 
 
 def _unsound(inventory: Inventory, now: datetime) -> Iterator[tuple[object, str]]:
@@ -232,25 +240,18 @@ def _unsound(inventory: Inventory, now: datetime) -> Iterator[tuple[object, str]
         for what in structure(block, now):
             yield block.cidr, what
     widest: IPNetwork | None = None
-    for cidr in sorted(inventory.blocks, key=_place):
+    for cidr in sorted(inventory.blocks, key=place_of):
         if widest is not None and cidr.version == widest.version and cidr.overlaps(widest):
             yield cidr, f"overlaps block {widest}"
         else:
             widest = cidr
 
 
-def _place(cidr: IPNetwork) -> tuple[int, int, int]:
-    return cidr.version, int(cidr.network_address), cidr.prefixlen
-
-
 def _workload(endpoint: Endpoint, seen: Opinions) -> User:
-    space, name, pods = endpoint.namespace, endpoint.pod, seen.cluster.pods
-    workload = f"{space}/{name}" if name else endpoint.workload or endpoint.name
-    pod = None if isinstance(pods, Unknown) else pods.get((space, name))
+    name, pods = endpoint.pod, seen.cluster.pods
+    pod = None if isinstance(pods, Unknown) else pods.get((endpoint.namespace, name))
     gone = bool(name) and not isinstance(pods, Unknown) and (pod is None or pod.finished)
-    note = ", which is gone" if gone else ""
-    who = f"Workload ({endpoint.node}/{workload}){note}"
-    return User(who, endpoint.node, space, name, gone, endpoint.vm)
+    return User(endpoint.node, endpoint, gone)
 
 
 def _in_pool(address: IPAddress, inventory: Inventory) -> bool:

@@ -112,7 +112,7 @@ def opinions(means: Means, *, trust_empty: bool = False) -> Opinions:
     machines = vm_handles(tuple(inventory.blocks.values()))
     seen = gc_vms.observe(means.kube, machines, means.monotonic, stranger=cluster.stranger)
     theirs = {address for one in machines for address in one.addresses}
-    others = (one for one in inventory.allocated() if one.piece.address not in theirs)
+    others = (one for one in inventory.allocated if one.piece.address not in theirs)
     return Opinions(
         inventory=inventory,
         cluster=cluster,

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from libtortie.model.ipam import IPAddress, Owner
 
-from .gc_cluster import Cluster, PodFacts, PodName
+from .gc_cluster import Cluster
 from .gc_inventory import Allocated
+from .gc_pods import PodFacts, PodName
 from .gc_verdicts import Opinion, Unknown, blind, doubt, good
 from .ownership import PLUGIN, is_pod
 

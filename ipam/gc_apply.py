@@ -18,10 +18,11 @@ from libtortie.model.keys import IPNetwork
 from . import gc_effects, gc_nobodys, gc_vms
 from .gc_addresses import Life, owner_of, pod_life, pod_of
 from .gc_claims import Claim, Flaw
-from .gc_cluster import Names, ask, kube_name, names_in, pod_facts
+from .gc_cluster import ask, kube_name, names_in
 from .gc_effects import BATCH, Means
 from .gc_handles import HandleState
 from .gc_inventory import Allocated, Inventory
+from .gc_pods import Names, pod_facts
 from .gc_verdicts import Outcome, Subject, Unknown, Verdict, kept
 from .ownership import is_pod
 from .vm_handles import VMHandle

@@ -22,32 +22,16 @@ from libtortie.model.ipam import IPAddress
 from libtortie.model.names import ORCHESTRATOR_K8S
 from libtortie.model.resources import Node
 
-from .gc_endpoints import Endpoint, addresses
+from .gc_endpoints import Endpoint
 from .gc_inventory import NODES, Inventory
+from .gc_pods import Names, PodFacts, PodName, pod_facts
 from .gc_stranger import BELIEVED, nodes_of, pods_of, unknown_nodes, unknown_pods
 from .gc_verdicts import Span, Unknown
 
 T = TypeVar("T", bound=KubeObject)
 V = TypeVar("V")
 
-PodName = tuple[str, str]
-"""Namespace and name."""
-
 NO_API = Unknown("no Kubernetes API is configured")
-_CALICO = "cni.projectcalico.org/"
-_STATIC_UID = ("kubernetes.io/config.mirror", "kubernetes.io/config.hash")
-"""Where a static pod's object has the UID by which the kubelet knows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodFacts:
-    """What is known of one pod. `addresses` and `containers` are what API and endpoint report."""
-
-    uids: tuple[str, ...]
-    nodes: frozenset[str]
-    finished: bool = False
-    addresses: tuple[IPAddress, ...] = ()
-    containers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +44,6 @@ class Cluster:
     stranger: Unknown | None = None
     """Why the API is taken for another cluster's."""
     tunnels: Mapping[IPAddress, frozenset[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Which endpoints a pod has, and what its node is called in the datastore."""
-
-    endpoints: Mapping[PodName, tuple[Endpoint, ...]]
-    nodes: Mapping[str, frozenset[str]]
-    _known: dict[str, frozenset[str]] = field(default_factory=dict)
-
-    def nodes_of(self, node: str) -> frozenset[str]:
-        """What a pod's node is called, there and here; the same object for all of its pods."""
-        if node not in self._known:
-            self._known[node] = frozenset({node, *self.nodes.get(node, ())} - {""})
-        return self._known[node]
 
 
 def observe_cluster(
@@ -210,41 +179,18 @@ def without_witness(kube: KubeReader | None, node: str) -> Unknown | None:
 
 def names_in(inventory: Inventory) -> Names:
     """What the datastore says about pods and nodes of the API."""
-    endpoints: dict[PodName, list[Endpoint]] = defaultdict(list)
+    endpoints: dict[PodName, tuple[Endpoint, ...]] = {}
     for endpoint in inventory.endpoints:
         if endpoint.pod and endpoint.kubernetes:
-            endpoints[endpoint.namespace, endpoint.pod].append(endpoint)
+            pod = endpoint.namespace, endpoint.pod
+            endpoints[pod] = (*endpoints.get(pod, ()), endpoint)
     aliases: dict[str, set[str]] = defaultdict(set)
     for name, node in inventory.nodes.items():
         aliases[kube_name(node) or name].add(name)
     return Names(
-        {key: tuple(found) for key, found in endpoints.items()},
+        endpoints,
         {key: frozenset(found) for key, found in aliases.items()},
     )
-
-
-def pod_facts(pod: Pod, names: Names) -> PodFacts:
-    """What API and datastore report of a pod. An address that is none is left out."""
-    meta, notes, uids = pod.metadata, pod.metadata.annotations, _uids(pod)
-    node = pod.spec.node_name
-    nodes = names.nodes_of(node)
-    texts = [pod.status.pod_ip, *(one.ip for one in pod.status.pod_ips)]
-    texts += [notes.get(_CALICO + "podIP", ""), *notes.get(_CALICO + "podIPs", "").split(",")]
-    found = [*addresses(texts)]
-    containers = {notes.get(_CALICO + "containerID", "")}
-    for endpoint in names.endpoints.get((meta.namespace, meta.name), ()):
-        theirs = endpoint.pod_uid or meta.uid
-        if theirs in uids and (not nodes or endpoint.node in nodes):
-            found += endpoint.addresses
-            containers.add(endpoint.container_id)
-    had = tuple(dict.fromkeys(found))
-    return PodFacts(uids, nodes, pod.finished, had, tuple(filter(None, containers)))
-
-
-def _uids(pod: Pod) -> tuple[str, ...]:
-    """Every UID by which API or kubelet know a pod."""
-    notes = (pod.metadata.annotations.get(key, "") for key in _STATIC_UID)
-    return tuple(dict.fromkeys(filter(None, (pod.metadata.uid, *notes))))
 
 
 def tunnels(nodes: Iterable[Node]) -> dict[IPAddress, frozenset[str]]:

@@ -7,15 +7,13 @@ counts wrongly, is written as the blocks have it: an address is never freed for 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from libtortie.model.keys import Blocks, HandleKey, Handles, IPNetwork, path_of
+from libtortie.model.keys import Blocks, HandleKey, Handles, path_of
 
-from .gc_inventory import Inventory, held_in
+from .gc_inventory import Counts, Inventory, held_in, place_of
 from .gc_verdicts import Opinion, blind, doubt, good
-
-Counts = tuple[tuple[IPNetwork, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +43,27 @@ class HandleState:
 
 def handle_states(inventory: Inventory) -> Iterator[HandleState]:
     """Every handle that has a record or an address."""
-    held: dict[str, Counter[IPNetwork]] = {}
-    for block in inventory.blocks.values():
-        for _, attribute in held_in(block):
-            if attribute.handle_id:
-                held.setdefault(attribute.handle_id, Counter())[block.cidr] += 1
+    held = _held(inventory)
     for handle_id in sorted(held.keys() | inventory.handles.keys()):
         stored = inventory.handles.get(handle_id)
         yield HandleState(
             handle_id,
             stored.revision if stored else None,
-            _counts(stored.value.blocks) if stored else (),
-            _counts(held.get(handle_id, {})),
+            stored.counts if stored else (),
+            held.get(handle_id, ()),
         )
+
+
+def _held(inventory: Inventory) -> dict[str, Counts]:
+    """What the blocks have of each handle: those with the same of one block share it."""
+    held: dict[str, Counts] = {}
+    for block in sorted(inventory.blocks.values(), key=lambda one: place_of(one.cidr)):
+        handles = Counter(one.handle_id for _, one in held_in(block) if one.handle_id)
+        made: dict[int, Counts] = {}
+        for handle_id, count in handles.items():
+            counts = made.setdefault(count, ((block.cidr, count),))
+            held[handle_id] = held[handle_id] + counts if handle_id in held else counts
+    return held
 
 
 def opine(state: HandleState, inventory: Inventory) -> Opinion[HandleState]:
@@ -80,11 +86,6 @@ def _unreadable(handle_id: str, inventory: Inventory) -> bool:
     """Whether the record is among those that could not be read."""
     path = path_of(HandleKey(handle_id))
     return Handles() in inventory.blind and any(path in text for text in inventory.unreadable)
-
-
-def _counts(counts: Mapping[IPNetwork, int]) -> Counts:
-    found = ((cidr, count) for cidr, count in counts.items() if count > 0)
-    return tuple(sorted(found, key=lambda one: (one[0].version, one[0].network_address, str(one))))
 
 
 def _text(counts: Counts) -> str:

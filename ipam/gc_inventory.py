@@ -7,7 +7,7 @@ cannot be read is named and left out; whoever judges asks `blind` before taking 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -32,6 +32,7 @@ from libtortie.model.resources import Node, WorkloadEndpoint
 from .affinity import Reservations
 from .block import expire_cooldown
 from .gc_endpoints import Endpoint, endpoint_of
+from .gc_sharing import Texts
 from .ownership import Owners
 from .pools import Pool
 from .settings import read_config, read_pools, read_reservations
@@ -39,6 +40,9 @@ from .transaction import Transaction
 from .vm_handles import Piece, piece_of
 
 T = TypeVar("T")
+
+Counts = tuple[tuple[IPNetwork, int], ...]
+"""How many addresses of each block, in the blocks' order."""
 
 NODES = Resources(Kind.NODE)
 ENDPOINTS = Resources(Kind.WORKLOAD_ENDPOINT)
@@ -49,6 +53,14 @@ class Stored(Generic[T]):
     """A record with the revision it was read at."""
 
     value: T
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a handle's record counts, and the revision it was read at."""
+
+    counts: Counts
     revision: str
 
 
@@ -81,13 +93,15 @@ class Allocated:
 class Inventory:
     """Everything IPAM has stored, as it was at `now` (wall clock).
 
+    `allocated` is every address that is held, by block; those that cool down are not in it.
     `reservations`, `pools` and `cooldown` (seconds) are None when they cannot be read whole.
     """
 
     now: datetime
     affinities: Mapping[AffinityKey, Stored[BlockAffinity]]
     blocks: Mapping[IPNetwork, Block]
-    handles: Mapping[str, Stored[Handle]]
+    allocated: tuple[Allocated, ...]
+    handles: Mapping[str, Counted]
     nodes: Mapping[str, Node]
     endpoints: tuple[Endpoint, ...]
     reservations: Reservations | None = None
@@ -96,14 +110,6 @@ class Inventory:
     unreadable: tuple[str, ...] = ()
     blind: frozenset[Scope] = field(default=frozenset())
     """Scopes of which something could not be read."""
-
-    def allocated(self) -> Iterator[Allocated]:
-        """Every address that is held, by block; those that cool down are not."""
-        for block in self.blocks.values():
-            for ordinal, attribute in held_in(block):
-                owners = Owners(attribute.active, attribute.alternate)
-                piece = piece_of(block, ordinal, owners)
-                yield Allocated(attribute.handle_id or "", piece, is_nobodys(attribute))
 
     def rested(self, block: Block) -> Block:
         """A block with what has cooled down free, where the cooldown is known."""
@@ -125,28 +131,47 @@ def held_in(block: Block) -> Iterator[tuple[int, Attribute]]:
             yield ordinal, block.attributes[index]
 
 
+def allocated_in(blocks: Iterable[Block]) -> Iterator[Allocated]:
+    """Every address that blocks say is held."""
+    for block in blocks:
+        for ordinal, attribute in held_in(block):
+            owners = Owners(attribute.active, attribute.alternate)
+            piece = piece_of(block, ordinal, owners)
+            yield Allocated(attribute.handle_id or "", piece, is_nobodys(attribute))
+
+
+def counts_of(counts: Mapping[IPNetwork, int]) -> Counts:
+    """Counts in the blocks' order; what counts nothing is left out."""
+    found = [(cidr, count) for cidr, count in counts.items() if count > 0]
+    if len(found) > 1:
+        found.sort(key=lambda one: place_of(one[0]))
+    return tuple(found)
+
+
+def place_of(cidr: IPNetwork) -> tuple[int, int, int]:
+    """What blocks are put in order by."""
+    return cidr.version, int(cidr.network_address), cidr.prefixlen
+
+
 def read_inventory(store: Datastore, now: datetime) -> Inventory:
     """Read everything. Raises what the store raises when it does not answer."""
+    texts = Texts()
     affinities = store.list(Affinities())
     unread: dict[Scope, list[str]] = {Affinities(): [*affinities.malformed]}
     blocks = {
-        record.value.cidr: record.value
+        record.value.cidr: texts.block(record.value)
         for scope in (Blocks(4), Blocks(6))
         for record in _each(store, scope, unread)
         if isinstance(record.value, Block)
     }
-    handles = {
-        record.key.handle_id: Stored(record.value, record.revision)
-        for record in _each(store, Handles(), unread)
-        if isinstance(record.key, HandleKey) and isinstance(record.value, Handle)
-    }
+    handles = _handles(store, unread, texts)
     nodes = {
         record.key.name: record.value
         for record in _each(store, NODES, unread)
         if isinstance(record.key, ResourceKey) and isinstance(record.value, Node)
     }
     endpoints = tuple(
-        endpoint_of(record.value)
+        endpoint_of(record.value, texts)
         for record in _each(store, ENDPOINTS, unread)
         if isinstance(record.value, WorkloadEndpoint)
     )
@@ -162,6 +187,7 @@ def read_inventory(store: Datastore, now: datetime) -> Inventory:
             if isinstance(record.key, AffinityKey) and isinstance(record.value, BlockAffinity)
         },
         blocks=blocks,
+        allocated=tuple(allocated_in(blocks.values())),
         handles=handles,
         nodes=nodes,
         endpoints=endpoints,
@@ -171,6 +197,18 @@ def read_inventory(store: Datastore, now: datetime) -> Inventory:
         unreadable=tuple(dict.fromkeys([*complaints, *broken])),
         blind=frozenset(scope for scope, found in unread.items() if found),
     )
+
+
+def _handles(store: Datastore, unread: dict[Scope, list[str]], texts: Texts) -> dict[str, Counted]:
+    """What each handle's record counts: most of a block's count the same, and share it."""
+    same: dict[Counts, Counts] = {}
+    found: dict[str, Counted] = {}
+    for record in _each(store, Handles(), unread):
+        if isinstance(record.key, HandleKey) and isinstance(record.value, Handle):
+            counts = counts_of(record.value.blocks)
+            counted = Counted(same.setdefault(counts, counts), record.revision)
+            found[texts.one(record.key.handle_id)] = counted
+    return found
 
 
 def _each(store: Datastore, scope: Scope, unread: dict[Scope, list[str]]) -> Iterator[Record]:

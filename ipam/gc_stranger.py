@@ -59,7 +59,7 @@ def pods_of(inventory: Inventory) -> frozenset[OurPod]:
 
 
 def _owners(inventory: Inventory) -> Iterator[Owner]:
-    for one in inventory.allocated():
+    for one in inventory.allocated:
         yield from (one.piece.owners.active, one.piece.owners.alternate)
 
 

@@ -15,7 +15,8 @@ from libtortie.kube.port import KubeReader
 from libtortie.model.ipam import Owner
 
 from .gc_addresses import Life, pod_of
-from .gc_cluster import NO_API, PodName, ask, complete
+from .gc_cluster import NO_API, ask, complete
+from .gc_pods import PodName
 from .gc_verdicts import Opinion, Span, Unknown, blind, doubt, good
 from .ownership import is_pod
 from .vm_handles import Reference, VMHandle, references

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from libtortie.datastore.attribute_codec import attribute_text
 from libtortie.datastore.ipam_codec import block_to_text
 from libtortie.model.ipam import Block
 
 FULL = 5 << 18
-"""Bytes of a block's text (1.25 MiB) above which nothing more is given of it: the rest is for the
-second owners of VMs that migrate, who come to addresses that are held already."""
+"""Bytes of a block's text (1.25 MiB) above which nothing more is given of it."""
+
+GROWN = 1_450_000
+"""Bytes to which a block may grow without anything more being given of it: by the second owners of
+VMs that migrate, all at once, who come to addresses that are held already."""
 
 MOST_BYTES = 1_400_000
 """Of all blocks of one commit: their keys, handles and conditions are written beside them."""
@@ -41,7 +45,18 @@ def size_of(block: Block) -> int:
 def is_heavy(block: Block, beside: Iterable[Block]) -> bool:
     """Whether a block is too long for another address, in a commit that also writes `beside`."""
     size = size_of(block)
-    return size > FULL or size + sum(map(size_of, beside)) > MOST_BYTES
+    if size > FULL or size + sum(map(size_of, beside)) > MOST_BYTES:
+        return True
+    return size + _second_owners(block) > GROWN
+
+
+def _second_owners(block: Block) -> int:
+    """Bytes by which a block grows when all of its VMs migrate: no more than they have now."""
+    return sum(
+        len(attribute_text(attribute))
+        for attribute in block.attributes
+        if "vmi-name" in attribute.active and not attribute.alternate
+    )
 
 
 @dataclass(slots=True)

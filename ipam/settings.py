@@ -56,6 +56,7 @@ def read_config(tx: Transaction) -> IPAMConfig:
 
 
 def _configuration(tx: Transaction) -> IPAMConfig:
+    tx.prefetch([IPAMConfigKey(), CONFIGURATION])  # where they are one object, one request
     for key in (IPAMConfigKey(), CONFIGURATION):
         tx.guard(key)
     stored = tx.value(IPAMConfigKey(), IPAMConfig)

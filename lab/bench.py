@@ -15,8 +15,8 @@ from pathlib import Path
 
 from lab import control, names
 from lab.cluster import bring_up, make_way
-from lab.demo import interruptible, uninterrupted
 from lab.durations import seconds
+from lab.interrupts import interruptible, uninterrupted
 from lab.measure import Wish, await_echo, guest_ip, measure
 from lab.report import Row, row_of
 from lab.results import BenchRow, at_most, write

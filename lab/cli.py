@@ -16,8 +16,9 @@ from lab.cli_rim import STARTERS, known_node, replace_process, reported
 from lab.cluster import bring_up, make_way
 from lab.cutover import report_from_json
 from lab.datastore import SQLITE, TYPES
-from lab.demo import interruptible, run_demo, uninterrupted
+from lab.demo import run_demo
 from lab.durations import seconds
+from lab.interrupts import interruptible, uninterrupted
 from lab.measure import Wish
 from lab.nodes import PLACES, in_netns, in_node
 from lab.state import StateDir, active_root, lab_lock
@@ -54,7 +55,7 @@ def main(ctx: click.Context, state_dir: Path | None) -> None:
     """A KubeVirt-style cluster in network namespaces, for demonstration and tests."""
     active = None if ctx.invoked_subcommand in STARTERS else active_root()
     root = state_dir or active or names.DEFAULT_STATE_DIR
-    ctx.obj = StateDir(root.absolute())
+    ctx.obj = StateDir(root.resolve())
 
 
 for command in (apiserver, vm, vmi, pod, kubectl):

@@ -23,6 +23,7 @@ from cni_plugin.program import program
 from felix_shim.bgp import Peer
 from lab import names, seed
 from lab.datastore import SQLITE, settings, with_store
+from lab.interrupts import uninterrupted
 from lab.nodes import (
     in_netns,
     in_node,
@@ -93,7 +94,7 @@ def make_way(state: StateDir) -> None:
         raise LabError(f"missing system tools: {', '.join(missing)}; run `make setup` as root")
     for known in (active_state(), state):
         if known is not None and known.record_file.exists() and not is_alive(known):
-            tear_down(known)
+            _bury(known)
     active = active_state()
     if active is not None and active.root != state.root:
         way = f"`lab --state-dir {active.root} down`"
@@ -102,6 +103,18 @@ def make_way(state: StateDir) -> None:
     if present or state.record_file.exists():
         seen = f" ({', '.join(present[:3])} …)" if present else f" ({state.record_file})"
         raise LabError(f"a lab is up already{seen}; end it with `lab down`")
+
+
+def _bury(dead: StateDir) -> None:
+    """Remove a dead lab; a directory that has other things, too, is left to whoever knows it."""
+    if strangers := dead.strangers():
+        raise LabError(
+            f"{dead.root} has {dead.record_file.name}, but also what no lab makes"
+            f" ({', '.join(strangers[:3])}); if a lab was there, `lab --state-dir {dead.root} down`"
+            " removes what it made"
+        )
+    with uninterrupted():
+        tear_down(dead)
 
 
 def make_directories(state: StateDir, record: LabRecord) -> None:

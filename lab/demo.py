@@ -8,19 +8,18 @@ lab is gone at the end.
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from lab import control, html_report, names
 from lab.cluster import bring_up, make_way, until
 from lab.durations import seconds
+from lab.interrupts import interruptible, uninterrupted
 from lab.machine import machine, versions
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
 from lab.nodes import in_netns
@@ -126,35 +125,6 @@ def run_demo(
     html.write_text(html_report.render(demo.page()))
     _conclude(demo, report, html)
     return demo.ok
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: with cleaning up."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Cleaning up is not to be interrupted, least of all by a second Ctrl-C."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:

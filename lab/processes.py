@@ -7,6 +7,7 @@ A process is the lab's if its network namespace is one of `tlab-*`, or if the la
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,7 @@ from lab.tools import LabError
 
 PROC = Path("/proc")
 KILL_DEADLINE_S = 60.0
+_NUMBER = re.compile("[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Ledger:
     def alive(self) -> tuple[Recorded, ...]:
         """Recorded processes that still are what they were."""
         try:
-            lines = self._path.read_text().splitlines()
+            lines = self._path.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return ()
         return tuple(one for one in map(parse_record, lines) if one and is_same(one))
@@ -67,7 +69,7 @@ class Ledger:
 def parse_record(line: str) -> Recorded | None:
     """A line of the ledger; None for one that was cut short by a kill."""
     parts = line.split(" ", 2)
-    if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
+    if len(parts) != 3 or not all(_NUMBER.fullmatch(one) for one in parts[:2]):
         return None
     return Recorded(int(parts[0]), int(parts[1]), parts[2])
 

@@ -16,9 +16,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from lab import names
 from lab.processes import Ledger
 from lab.tools import LabError
+from libtortie.errors import first_line
 
 LOCK = Path("/run/tortie-lab.lock")
 """One per machine, whatever the state directory: the namespaces' names are the machine's."""
@@ -28,6 +31,12 @@ ACTIVE = Path("/run/tortie-lab.active")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 """Where this code lives: a lab is that of the checkout that started it."""
+
+ENTRIES = (
+    *("log", "tor", "shared", "pods", "guests", "nodes", "ns", "kubectl-cache", "kubeconfig"),
+    *("processes", "lab.new", "lab.json"),
+)
+"""All that a lab makes in its state directory, in the order of removal: the record goes last."""
 
 LOCK_PATIENCE_S = 10.0
 POLL_S = 0.1
@@ -53,6 +62,9 @@ class LabRecord:
     made_dirs: tuple[str, ...] = field(default=())
     checkout: str = str(CHECKOUT)
     datastore: str = "sqlite"
+
+
+_RECORD = TypeAdapter(LabRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,14 @@ class StateDir:
         """How `kubectl` reaches the API, from its namespace."""
         return self.root / "kubeconfig"
 
+    def entries(self) -> tuple[Path, ...]:
+        """What is there of a lab, in the order of its removal."""
+        return tuple(path for name in ENTRIES if os.path.lexists(path := self.root / name))
+
+    def strangers(self) -> tuple[str, ...]:
+        """Names of what is there and not of a lab."""
+        return tuple(sorted({path.name for path in self.root.iterdir()} - {*ENTRIES}))
+
     def node(self, node: str, part: str = "") -> Path:
         """A node's own directory, or one of `NODE_MOUNTS`' values in it."""
         return self.root / "nodes" / node / part
@@ -119,28 +139,39 @@ class StateDir:
         return self.pins / f"{node}.uts"
 
     def read(self) -> LabRecord:
-        """What is up. Raises `LabError` when nothing is."""
+        """What is up. Raises `LabError` when nothing is, or the record is damaged."""
         try:
             data = json.loads(self.record_file.read_text())
+            return _RECORD.validate_python({"checkout": "", **data})
         except FileNotFoundError as error:
             raise LabError(f"no lab is up in {self.root}; start one with `lab up`") from error
-        made_dirs, checkout = tuple(data["made_dirs"]), data.get("checkout", "")
-        datastore = data.get("datastore", "sqlite")
-        return LabRecord(data["nodes"], data["convergence"], made_dirs, checkout, datastore)
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise LabError(
+                f"{self.record_file} is damaged ({first_line(error)});"
+                f" `lab --state-dir {self.root} down` removes what is left of that lab"
+            ) from error
 
     def write(self, record: LabRecord) -> None:
         """Remember what is up (before the first thing is made, so that a kill loses nothing)."""
         self.root.mkdir(parents=True, exist_ok=True)
-        ACTIVE.write_text(f"{self.root}\n")
-        fresh = self.record_file.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(record)))
-        fresh.rename(self.record_file)
+        _replace(ACTIVE, f"{self.root}\n")
+        _replace(self.record_file, json.dumps(asdict(record)))
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.rename(path)
 
 
 def active_root() -> Path | None:
-    """State directory of the lab that is up, or was when the machine's power failed."""
-    with contextlib.suppress(FileNotFoundError):
-        return Path(ACTIVE.read_text().strip())
+    """State directory of the lab that is up, or was when the machine's power failed.
+
+    None also when that cut the file short.
+    """
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        root = Path(ACTIVE.read_text().strip())
+        return root if root.is_absolute() else None
     return None
 
 
@@ -161,8 +192,13 @@ def refuse_foreign(state: StateDir, *, given: bool) -> None:
     way = f"to act on it, give --state-dir {active.root}"
     if active.root != state.root:
         raise LabError(f"the lab that is up is in {active.root}; {way}")
-    checkout = active.read().checkout
-    if not given and checkout != str(CHECKOUT):
+    if given:
+        return
+    try:
+        checkout = active.read().checkout
+    except LabError:
+        checkout = ""
+    if checkout != str(CHECKOUT):
         raise LabError(
             f"the lab in {active.root} was started from another checkout"
             f" ({checkout or 'unknown'}); {way}"

@@ -1,9 +1,10 @@
 """`lab down`: nothing of the lab is left, whatever killed what before.
 
 Processes first (nothing may make new things while they are removed), then namespaces, mounts,
-directories. Each step works from what the machine shows, not only from what was recorded, and may
-be repeated. Only `tlab-*` namespaces, processes in them or in the ledger, mounts under the state
-directory and directories that `lab up` made are touched.
+directories, and the record of the lab last. Each step works from what the machine shows, not only
+from what was recorded, and may be repeated. Only `tlab-*` namespaces, processes in them or in the
+ledger, mounts under the state directory, directories that `lab up` made, and of the state directory
+what a lab makes there are touched.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.processes import kill_all, lab_namespaces
-from lab.state import ACTIVE, StateDir, active_root
+from lab.state import ACTIVE, StateDir, active_state
 from lab.tools import LabError, run
 
 
@@ -31,9 +32,10 @@ def tear_down(state: StateDir) -> Removed:
 
     A lab that lives in another state directory is not touched: `LabError` names its directory.
     """
-    active = active_root()
-    if active is not None and active != state.root and active.exists():
-        raise LabError(f"the lab that is up is in {active}; to end it, give --state-dir {active}")
+    active = active_state()
+    if active is not None and active.root != state.root:
+        way = f"to end it, give --state-dir {active.root}"
+        raise LabError(f"the lab that is up is in {active.root}; {way}")
     made_dirs = _made_dirs(state)
     killed = kill_all(state.ledger)
     namespaces = lab_namespaces()
@@ -41,12 +43,14 @@ def tear_down(state: StateDir) -> Removed:
         run(["ip", "netns", "del", name])
     for mount in reversed(mounts_under(state.root)):
         run(["umount", "-l", mount])
-    if state.root.exists():
-        shutil.rmtree(state.root)
-    ACTIVE.unlink(missing_ok=True)
     for path in reversed(made_dirs):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             Path(path).rmdir()
+    for entry in state.entries():
+        _remove(entry)
+    with suppress(OSError):  # it may be missing, or have what is not ours
+        state.root.rmdir()
+    ACTIVE.unlink(missing_ok=True)
     left = leftovers(state)
     if left:
         raise LabError(f"still there after lab down: {', '.join(left)}")
@@ -60,10 +64,7 @@ def is_alive(state: StateDir) -> bool:
 
 def leftovers(state: StateDir) -> tuple[str, ...]:
     """Everything of a lab that is on this machine, in words; empty after a clean `lab down`."""
-    found = _running(state)
-    if state.root.exists():
-        found.append(f"directory {state.root}")
-    return tuple(found)
+    return (*_running(state), *map(str, state.entries()))
 
 
 def _running(state: StateDir) -> list[str]:
@@ -83,6 +84,13 @@ def parse_mounts(text: str, root: Path) -> list[str]:
     """Mount points at or below `root` in the text of /proc/self/mounts (spaces are `\\040`)."""
     points = [line.split(" ")[1].replace("\\040", " ") for line in text.splitlines() if line]
     return [point for point in points if point == str(root) or point.startswith(f"{root}/")]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _made_dirs(state: StateDir) -> tuple[str, ...]:

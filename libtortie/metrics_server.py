@@ -1,7 +1,7 @@
 """`GET /metrics` for Prometheus, on a port of its own; `GET /healthz` where there is a health.
 
 One request at a time, each under a deadline: a scraper that hangs delays other scrapers, never
-the daemon. Says nothing else, and takes nothing. A port that is taken is tried again.
+the program. Says nothing but the metrics, and takes nothing. A port that is taken is tried again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 
-from libtortie.complaint import Complaint
-from libtortie.jsonlog import Log
 from libtortie.metrics import CONTENT_TYPE, Metric, exposition
 
 REQUEST_SECONDS = 5.0
@@ -25,6 +23,7 @@ class MetricsServer:
     """Serves `metrics` at an address; `host` empty means all of the node's.
 
     `health` says what is wrong, or nothing: it is asked for each `/healthz`.
+    `serving` is told the port once it is listened on, `trouble` at each attempt why it is not.
     """
 
     def __init__(
@@ -32,15 +31,16 @@ class MetricsServer:
         host: str,
         port: int,
         metrics: Sequence[Metric],
-        log: Log,
         *,
+        serving: Callable[[int], None],
+        trouble: Callable[[str], None],
         health: Callable[[], str] | None = None,
     ) -> None:
         self._address = host, port
         self._metrics = metrics
         self._health = health
-        self._log = log
-        self._trouble = Complaint(log, "metrics_not_served")
+        self._serving = serving
+        self._trouble = trouble
         self.complaint = ""
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class MetricsServer:
                 server = _Listener(self._address, self._handler())
             except OSError as error:
                 self.complaint = f"port {self._address[1]}: {error}"
-                self._trouble.about(self.complaint)
+                self._trouble(self.complaint)
                 self._stop.wait(RETRY_SECONDS)
                 continue
             with server:
@@ -66,7 +66,7 @@ class MetricsServer:
                     self._server = server
                     if self._stop.is_set():
                         return
-                self._log.info("metrics_serving", port=self.port)
+                self._serving(self.port)
                 server.serve_forever(poll_interval=0.5)
 
     def stop(self) -> None:

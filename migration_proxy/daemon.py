@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import IO, Any
 
+from libtortie.complaint import Complaint
 from libtortie.errors import InvalidInput, TortieError, first_line
 from libtortie.jsonlog import JsonLog, open_log
 from libtortie.linux.netlink import NetlinkKernel
@@ -142,7 +143,8 @@ class Daemon:
             self._config.metrics_host,
             self._config.metrics_port,
             [*self._telemetry.metrics(), *self._readings()],
-            self._log,
+            serving=lambda port: self._log.info("metrics_serving", port=port),
+            trouble=Complaint(self._log, "metrics_not_served").about,
             health=lambda: health(self._manager),
         )
 

@@ -66,7 +66,7 @@ def report(
 def _inventory(seen: Opinions, found: Examination) -> Iterator[str]:
     """What was loaded."""
     inventory = seen.inventory
-    held = list(inventory.allocated())
+    held = inventory.allocated
     yield "Loading all IPAM blocks..."
     yield f"Found {len(inventory.blocks)} IPAM blocks."
     for block in inventory.blocks.values():
@@ -79,7 +79,7 @@ def _inventory(seen: Opinions, found: Examination) -> Iterator[str]:
     yield f"Found {len(inventory.pools or ())} IP pools."
     yield ""
     users = [user for theirs in found.users.values() for user in theirs]
-    workloads = sum(user.name.startswith("Workload") for user in users)
+    workloads = sum(user.endpoint is not None for user in users)
     yield "Loading all nodes and workload endpoints..."
     yield f"Found {len(users) - workloads} node tunnel IPs."
     yield f"Found {workloads} workload IPs."
@@ -98,7 +98,7 @@ def _usage(
     """Addresses that are allocated or used, and not both."""
     yield "Scanning for IPs that are allocated but not actually in use..."
     if show_all:
-        for one in seen.inventory.allocated():
+        for one in seen.inventory.allocated:
             address = one.piece.address
             if address not in found.leaked:
                 users = ", ".join(user.name for user in found.users.get(address, ()))

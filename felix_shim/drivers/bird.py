@@ -28,6 +28,7 @@ from felix_shim.drivers.bird_protocol import (
     parse_protocols,
     parse_routes,
 )
+from libtortie.deadline import STEP, Deadline, communicate
 from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
 from libtortie.model.ipam import IPAddress
 
@@ -165,24 +166,25 @@ class Bird:
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the binary; as a daemon it leaves as soon as its socket is open."""
         try:
-            return subprocess.run(
+            process = subprocess.Popen(
                 [self._binary, *arguments],
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                timeout=self._deadline,
-                check=False,
                 start_new_session=True,
             )
+            stdout, stderr = communicate(process, Deadline(self._deadline))
+            return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"cannot run {self._binary}: {error}") from error
 
     def _await(self, condition: Callable[[], bool], complaint: str) -> None:
-        end = time.monotonic() + self._deadline
+        deadline = Deadline(self._deadline)
         while not condition():
-            if time.monotonic() > end:
+            if not (wait := deadline.step(0.005)):
                 raise Unavailable(f"BIRD {complaint} within {self._deadline:g} s")
-            time.sleep(0.005)
+            time.sleep(wait)
 
     def _ask(self, command: str, *, tolerate: bool = False) -> Reply:
         """One command, one reply. A reply that is an error raises unless tolerated."""
@@ -198,9 +200,9 @@ class Bird:
 
     @contextmanager
     def _connected(self) -> Iterator[_Channel]:
-        end = time.monotonic() + self._deadline
+        deadline = Deadline(self._deadline)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            channel = _Channel(sock, end)
+            channel = _Channel(sock, deadline)
             channel.connect(self._socket)
             if channel.receive().code != _GREETING:
                 raise Malformed("BIRD's greeting is none")
@@ -210,20 +212,20 @@ class Bird:
 class _Channel:
     """A control connection with one deadline for everything on it."""
 
-    def __init__(self, sock: socket.socket, end: float) -> None:
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock = sock
-        self._end = end
+        self._deadline = deadline
         self._reader = ReplyReader()
 
     def connect(self, path: Path) -> None:
-        self._arm()
+        self._arm(self._deadline.seconds)
         try:
             self._sock.connect(str(path))
         except (TimeoutError, BlockingIOError) as error:
             raise Unavailable(f"BIRD does not accept on {path}") from error
 
     def send(self, command: str) -> None:
-        self._arm()
+        self._arm(self._deadline.seconds)
         self._sock.sendall(command.encode() + b"\n")
 
     def receive(self) -> Reply:
@@ -231,16 +233,16 @@ class _Channel:
             self._arm()
             try:
                 data = self._sock.recv(65536)
-            except TimeoutError as error:
-                raise Unavailable("BIRD did not answer in time") from error
+            except TimeoutError:
+                continue  # `_arm` decides whether this was the last step
             if not data:
                 raise ConnectionResetError("closed in mid-reply")
             replies = self._reader.feed(data)
             if replies:
                 return replies[0]
 
-    def _arm(self) -> None:
-        left = self._end - time.monotonic()
-        if left <= 0:
+    def _arm(self, most: float = STEP) -> None:
+        wait = self._deadline.step(most)
+        if not wait:
             raise Unavailable("BIRD did not answer in time")
-        self._sock.settimeout(left)
+        self._sock.settimeout(wait)

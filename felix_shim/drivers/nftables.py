@@ -31,6 +31,7 @@ from felix_shim.drivers.nftables_text import (
     render_sweep,
 )
 from felix_shim.policy import PolicySet
+from libtortie.deadline import Deadline, communicate
 from libtortie.errors import KernelError, first_line
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
@@ -153,21 +154,21 @@ class Nftables:
 
     def _run(self, *arguments: str, text: str = "") -> str:
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [self._binary, *arguments],
-                input=text,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                capture_output=True,
-                timeout=self._deadline,
-                check=False,
             )
+            stdout, stderr = communicate(process, Deadline(self._deadline), text)
         except subprocess.TimeoutExpired as error:
             raise KernelError(f"nft did not finish within {self._deadline:g} s") from error
         except OSError as error:
             raise KernelError(f"cannot run {self._binary}: {error}") from error
-        if done.returncode != 0:
-            raise KernelError(f"nft: {first_line(KernelError(done.stderr))}")
-        return done.stdout
+        if process.returncode != 0:
+            raise KernelError(f"nft: {first_line(KernelError(stderr))}")
+        return stdout
 
 
 def read_generation() -> int:

@@ -18,6 +18,8 @@ _LONG = 1000
 """Characters above which a text is not remembered."""
 _MOST = 4096
 """Texts that are remembered."""
+_NOTHING: Mapping[str, Any] = {}
+"""What most attributes have in two places: one for all of them."""
 _texts: dict[int, tuple[Attribute, bytes]] = {}
 """By the attribute itself, which is kept, so that its `id` stays its own."""
 
@@ -72,7 +74,7 @@ def _ordinary(item: Any) -> Attribute | None:
     handle_id, owner = item.get("handle_id"), item.get("secondary")
     if not isinstance(handle_id, str) or not isinstance(owner, dict) or not _are_texts(owner):
         return None
-    return Attribute(handle_id, owner, {}, None, {})
+    return Attribute(handle_id, owner, _NOTHING, None, _NOTHING)
 
 
 def _attribute_from_wire(wire: WireObject) -> Attribute:

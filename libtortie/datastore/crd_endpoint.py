@@ -38,6 +38,7 @@ ENDPOINT = "eth0"
 FLOATING, SOURCES = CALICO + "floatingIPs", CALICO + "allowedSourcePrefixes"
 _NOTES = (
     names.ANNOTATION_POD_UID,
+    names.ANNOTATION_STATIC_UID,
     names.ANNOTATION_IPAM,
     names.ANNOTATION_HANDLE,
     names.ANNOTATION_VMI_NAME,
@@ -46,7 +47,7 @@ _NOTES = (
     names.ANNOTATION_MIGRATION_UID,
     names.ANNOTATION_MTU,
 )
-_OF_A_VM = _NOTES[3:]
+_OF_A_VM = _NOTES[4:]
 _LABEL_VALUE_MAX = 63
 _DASH = re.compile(r"(?<!-)-(?!-)")
 

@@ -72,7 +72,7 @@ class EtcdDatastore:
 
     @property
     def rewinds(self) -> int:
-        """Counted by the headers of all answers (`etcd_timeline`)."""
+        """Counted by the headers of all answers and what they came over (`etcd_timeline`)."""
         return self._cluster.timeline.rewinds
 
     def get(self, key: Key) -> Record:

@@ -10,7 +10,6 @@ refuses instead of answering from its past.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from libtortie.datastore import etcd_messages as messages
@@ -18,6 +17,7 @@ from libtortie.datastore.etcd_answers import header_of, range_of
 from libtortie.datastore.etcd_config import EtcdConfig, Timing, read_tls, targets_of
 from libtortie.datastore.etcd_rpc import (
     Channel,
+    Connection,
     Failure,
     Message,
     Metadata,
@@ -25,6 +25,7 @@ from libtortie.datastore.etcd_rpc import (
     means_no_authentication,
 )
 from libtortie.datastore.etcd_timeline import Timeline
+from libtortie.deadline import Deadline
 from libtortie.errors import Closed, InvalidInput, Unauthorized, Unavailable
 
 PAUSE = 0.05
@@ -102,11 +103,11 @@ class EtcdCluster:
 
     def _asked(self, method: str, request: bytes, *, repeatable: bool) -> bytes:
         sent = self.timeline.moment()
-        answer: bytes = self._call(method, request, repeatable=repeatable)
-        self.timeline.learn(header_of(answer, transaction=not repeatable), sent)
+        answer, connection = self._call(method, request, repeatable=repeatable)
+        self.timeline.learn(header_of(answer, transaction=not repeatable), sent, connection)
         return answer
 
-    def _call(self, method: str, request: Message, *, repeatable: bool) -> Message:
+    def _call(self, method: str, request: bytes, *, repeatable: bool) -> tuple[bytes, Connection]:
         deadline = self._deadline()
         tokens, pause, tried = 0, PAUSE, 0
         while True:
@@ -115,7 +116,10 @@ class EtcdCluster:
             try:
                 token = self._require_token(channel, deadline)
                 seconds = self._share(deadline, divided=repeatable)
-                return channel.call(method, request, seconds, _metadata(token))
+                connection = channel.connection()
+                answer: bytes = channel.call(method, request, seconds, _metadata(token))
+                channel.served(connection)
+                return answer, connection
             except Failure as problem:
                 self.require_open()
                 self._learn(problem, channel, token)
@@ -125,21 +129,21 @@ class EtcdCluster:
                     continue
                 if not problem.untouched and not repeatable and problem.again:
                     raise Unavailable(f"outcome unknown, read again: {problem}") from problem
-                if not problem.again or time.monotonic() + pause >= deadline:
+                if not problem.again or deadline.step(pause) < pause:
                     raise problem.error from problem
             if tried % len(self._channels) == 0:
                 self._closing.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self.timing.call
+    def _deadline(self) -> Deadline:
+        return Deadline(self.timing.call)
 
-    def _share(self, deadline: float, *, divided: bool) -> float:
+    def _share(self, deadline: Deadline, *, divided: bool) -> float:
         """Seconds for one endpoint: what is left, or part of it where there are others to ask."""
-        left = max(deadline - time.monotonic(), 0.01)
-        return min(left, self.timing.attempt) if divided and len(self._channels) > 1 else left
+        parted = divided and len(self._channels) > 1
+        return max(deadline.step(self.timing.attempt if parted else self.timing.call), 0.01)
 
-    def _require_token(self, channel: Channel, deadline: float) -> str:
+    def _require_token(self, channel: Channel, deadline: Deadline) -> str:
         """The token in force, asked for if there is none; empty where none is needed."""
         if not self._config.username:
             return ""
@@ -148,7 +152,7 @@ class EtcdCluster:
                 self._token = self._authenticate(channel, deadline)
             return self._token
 
-    def _authenticate(self, channel: Channel, deadline: float) -> str:
+    def _authenticate(self, channel: Channel, deadline: Deadline) -> str:
         request = messages.authentication(self._config.username, self._config.password)
         try:
             seconds = self._share(deadline, divided=True)

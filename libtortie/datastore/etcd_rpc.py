@@ -10,6 +10,7 @@ Nothing of gRPC leaves this file: every error becomes a `Failure`, which carries
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,12 @@ _CODES = {
 _NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
 
 
+_LASTING = "/grpc.health.v1.Health/Watch"
+"""A stream that etcd offers since 3.3, says next to nothing on, and ends with its process."""
+
+IN_VAIN = 3
+"""Streams in succession that ended beside requests that were answered: they tell of nothing."""
+
 _PATHS = {
     "range": "/etcdserverpb.KV/Range",
     "txn": "/etcdserverpb.KV/Txn",
@@ -129,6 +136,28 @@ class Channel:
             "authenticate": pb.AuthStub(self._channel).Authenticate,
         }
         self._watch = pb.WatchStub(self._channel).Watch
+        self._last: Any = self._channel.unary_stream(_LASTING)
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._in_vain = 0
+
+    def connection(self) -> Connection:
+        """What goes over this channel from now on goes over, as far as one can tell."""
+        with self._lock:
+            last = self._connection
+            if last is None or last.over:
+                try:
+                    last = Connection(self._last(b"", metadata=()))
+                except ValueError as error:
+                    raise _lost(self.target, error) from error
+                self._connection = last
+            return last
+
+    def served(self, connection: Connection) -> None:
+        """A request that went over a connection was answered."""
+        with self._lock:
+            self._in_vain = self._in_vain + 1 if connection.over else 0
+            connection.tells &= self._in_vain < IN_VAIN
 
     def call(self, method: str, request: Message, seconds: float, metadata: Metadata) -> Message:
         """One round trip. Raises `Failure`."""
@@ -151,6 +180,24 @@ class Channel:
     def close(self) -> None:
         """End every request that is under way."""
         self._channel.close()
+
+
+class Connection:
+    """One HTTP/2 connection to an endpoint: as long as it lasts, there is one process behind it.
+
+    gRPC makes a new one in silence. What tells is a stream that lasts as long: with no thread, and
+    nothing said. Where it tells nothing (a proxy's), the connection is taken for one that lasts.
+    """
+
+    def __init__(self, lasting: Any) -> None:
+        self._lasting = lasting
+        self.tells = True
+
+    @property
+    def over(self) -> bool:
+        """Whether it certainly is no more."""
+        ended = self.tells and not self._lasting.is_active()
+        return ended and self._lasting.code() is grpc.StatusCode.UNAVAILABLE
 
 
 class Stream:

@@ -27,7 +27,7 @@ from libtortie.datastore.kubernetes_reading import (
     newer_than,
     record_of,
 )
-from libtortie.datastore.kubernetes_shelves import Shelf
+from libtortie.datastore.kubernetes_shelves import CrdShelf, Shelf
 from libtortie.datastore.kubernetes_watch import SEPARATOR, KubernetesWatch
 from libtortie.datastore.operations import position_of, require_distinct
 from libtortie.datastore.port import (
@@ -109,8 +109,11 @@ class KubernetesDatastore:
 
     def get(self, key: Key) -> Record:
         """One value. Raises `NotFound`, `Malformed`."""
+        return self._get(key, {})
+
+    def _get(self, key: Key, seen: dict[Place, Json | None]) -> Record:
         shelf = self._shelf(key)
-        body = shelf.read(key)
+        body = _look(shelf, key, seen)
         if body is None or shelf.shape.key(body) != key:
             raise NotFound(f"{_named(shelf.shape, key)} does not exist")
         return record_of(shelf.shape, key, body)
@@ -143,12 +146,13 @@ class KubernetesDatastore:
         return keys_of(shape, scope, self._bodies(shape, scope)[0])
 
     def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
-        """Several keys and scopes, one request each: not of one moment."""
+        """Several keys and scopes, one request for each object and list: not of one moment."""
         records: dict[Key, Record] = {}
+        seen: dict[Place, Json | None] = {}
         broken: dict[Key, str] = {}
         for key in keys:
             try:
-                records[key] = self.get(key)
+                records[key] = self._get(key, seen)
             except NotFound:
                 continue
             except Malformed as error:
@@ -181,9 +185,10 @@ class KubernetesDatastore:
         for op in ops:
             if isinstance(op, Create | Update):
                 self._shelf(op.key).check(op.key, op.value)
+        seen: dict[Place, Json | None] = {}
         try:
             for op in ops:
-                self._require(op)
+                self._require(op, seen)
         except NotFound as error:
             raise Conflict(str(error)) from error
         records: list[Record | None] = []
@@ -223,8 +228,8 @@ class KubernetesDatastore:
 
     # --- what a commit is made of --------------------------------------------------------------
 
-    def _require(self, op: Op) -> None:
-        """What must hold before anything is written. Raises `Conflict`."""
+    def _require(self, op: Op, seen: dict[Place, Json | None]) -> None:
+        """What must hold before anything is written, `seen` for it so far. Raises `Conflict`."""
         if isinstance(op, Unchanged):
             after = position_of(op)
             shape = self._shape(op.scope)
@@ -235,7 +240,7 @@ class KubernetesDatastore:
                 raise Conflict(f"{where} is newer than {after}: list again")
         elif isinstance(op, Check):
             shelf = self._shelf(op.key)
-            body = shelf.read(op.key)
+            body = _look(shelf, op.key, seen)
             found = None if body is None else revision_of(body)
             if found != op.revision:
                 name = _named(shelf.shape, op.key)
@@ -285,6 +290,19 @@ class KubernetesDatastore:
     def _shape(self, scope: Scope) -> Shape:
         self._gate.require_open()
         return self._layout.shape(scope)
+
+
+def _look(shelf: Shelf, key: Key, seen: dict[Place, Json | None]) -> Json | None:
+    """The object of a value, read once for all the values that are views of it."""
+    if type(shelf) is not CrdShelf:
+        return shelf.read(key)  # who looks closer than at the object: it depends on the value
+    try:
+        place = shelf.shape.place(key)
+    except InvalidInput:
+        return None  # no object can have that name
+    if place not in seen:
+        seen[place] = shelf.read(key)
+    return seen[place]
 
 
 def _named(shape: Shape, key: Key) -> str:

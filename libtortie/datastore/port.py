@@ -155,7 +155,7 @@ class Datastore(Protocol):
 
     @property
     def rewinds(self) -> int:
-        """How often this store was found put back to an earlier state (a backup): what is
+        """How often this store may have been put back to an earlier state (a backup): what is
         remembered from before is void. Always 0 where that is never noticed."""
         ...
 

@@ -28,6 +28,7 @@ from libtortie.datastore.records import Change, Stored
 from libtortie.datastore.sqlite_file import SqliteFile
 from libtortie.datastore.stamps import Stamps, random_uid, utc_now
 from libtortie.datastore.watching import BATCH, History, Signal, require_history
+from libtortie.deadline import Deadline
 from libtortie.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -106,8 +107,10 @@ class SqliteDatastore(LoggedStore):
 
     @contextmanager
     def _writing(self) -> Iterator[_SqliteRows]:
-        if not self._write_lock.acquire(timeout=self._timeout):
-            raise Unavailable(f"{self._file.path}: other threads wrote for {self._timeout:g} s")
+        deadline = Deadline(self._timeout)
+        while not self._write_lock.acquire(timeout=(wait := deadline.step())):
+            if not wait:
+                raise Unavailable(f"{self._file.path}: other threads wrote for {self._timeout:g} s")
         try:
             with self._file.translated(), self._file.connection() as connection:
                 connection.execute("BEGIN IMMEDIATE")

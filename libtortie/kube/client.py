@@ -364,7 +364,7 @@ class HttpKubeClient:
     def _read_pages(
         self, model: type[T], namespace: str, label_selector: str, field_selector: str, limit: int
     ) -> Iterator[tuple[tuple[T, ...], str]]:
-        token = ""
+        token, asked = "", set[str]()
         while True:
             request = prepare.list_(
                 model.api,
@@ -377,7 +377,8 @@ class HttpKubeClient:
             context = self._context(request)
             body = replies.parse(self.send(request), context)
             objects = replies.items(model, body, context)
-            version, token = replies.list_meta(body, context, token)
+            version, token = replies.list_meta(body, context, asked)
+            asked.add(token)
             yield objects, version
             if not token:
                 return

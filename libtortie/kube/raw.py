@@ -123,7 +123,7 @@ class RawObjects:
         self, api: Api, namespace: str, label_selector: str, field_selector: str, limit: int
     ) -> tuple[tuple[Json, ...], str]:
         found: list[Json] = []
-        token = ""
+        token, asked = "", set[str]()
         while True:
             request = prepare.list_(
                 api,
@@ -139,7 +139,8 @@ class RawObjects:
             if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
                 raise Malformed(f"{context}: the list has no items")
             found.extend(items)
-            version, token = replies.list_meta(body, context, token)
+            version, token = replies.list_meta(body, context, asked)
+            asked.add(token)
             if not token:
                 return tuple(found), version
 

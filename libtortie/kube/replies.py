@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -102,10 +102,10 @@ def items(model: type[T], body: Mapping[str, Any], context: str) -> tuple[T, ...
     return tuple(decode(model, item, context) for item in found)
 
 
-def list_meta(body: Mapping[str, Any], context: str, asked: str = "") -> tuple[str, str]:
+def list_meta(body: Mapping[str, Any], context: str, asked: Container[str] = ()) -> tuple[str, str]:
     """The resourceVersion and the continue token of a list answer. Raises `Malformed`.
 
-    `asked` is the token that this page was asked for with: a list that names it again never ends,
+    `asked` are the tokens that pages were asked for with: a list that names one again never ends,
     and one that says what is left without naming it is cut.
     """
     metadata = body.get("metadata")
@@ -113,7 +113,7 @@ def list_meta(body: Mapping[str, Any], context: str, asked: str = "") -> tuple[s
     version, token = metadata.get("resourceVersion"), metadata.get("continue") or ""
     if not isinstance(version, str) or not isinstance(token, str):
         raise errors.Malformed(f"{context}: the list has no resourceVersion")
-    if token and token == asked:
+    if token and token in asked:
         raise errors.Malformed(f"{context}: the list goes round in circles")
     if not token and metadata.get("remainingItemCount"):
         raise errors.Malformed(f"{context}: the list is cut: it names no next page")

@@ -28,12 +28,10 @@ import requests.adapters
 import urllib3.connection
 import urllib3.connectionpool
 
+from libtortie.deadline import STEP, Standstill
 from libtortie.kube.credentials import Credentials
 
 SLICE = 0.2  # seconds between two looks at a stop event
-STEP = 1.0  # seconds of one wait without one
-STANDSTILL = 0.5  # seconds: a wait that ends so late tells that this process was not running
-MOST_FORGIVEN = 60.0  # seconds of standing still that one call may outlive its deadline by
 _POOL = 10
 _KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -82,8 +80,7 @@ class Limits:
         self._deadline = clock() + total
         self._idle: float | None = None
         self._heard = clock()
-        self._step = clock(), self._deadline
-        self._mercy = MOST_FORGIVEN
+        self._standstill = Standstill(self._heard, self._deadline)
         self.connected = False
 
     def stream(self, total: float, idle: float) -> None:
@@ -112,24 +109,21 @@ class Limits:
                 raise DeadlineError(f"silent for {self._idle:g} s", answering=False)
             left = min(left, quiet)
         left = min(left, STEP if self._stop is None else SLICE)
-        self._step = now, now + left
+        self._standstill.expect(now, now + left)
         return left
 
     def left(self) -> float:
         """Time to the deadline. Raises like `wait`."""
         self.wait()
         now = self._clock()
-        self._step = now, self._deadline
+        self._standstill.expect(now, self._deadline)
         return max(0.001, self._deadline - now)
 
     def _forgive(self, now: float) -> None:
         """Let a step that ended much later than it was to end not count."""
-        began, due = self._step
-        if now - due > STANDSTILL:
-            stood = min(now - began, self._mercy)
-            self._mercy -= stood
-            self._deadline += stood
-            self._heard += stood
+        stood = self._standstill.forgiven(now)
+        self._deadline += stood
+        self._heard += stood
 
 
 def build_session(credentials: Credentials) -> requests.Session:

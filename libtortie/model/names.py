@@ -172,6 +172,7 @@ def derived_mac(handle_id: str) -> str:
 
 
 ANNOTATION_POD_UID = "tortie.io/pod-uid"
+ANNOTATION_STATIC_UID = "tortie.io/static-pod-uid"
 ANNOTATION_VMI_NAME = "tortie.io/vmi-name"
 ANNOTATION_VMI_UID = "tortie.io/vmi-uid"
 ANNOTATION_VM_UID = "tortie.io/vm-uid"

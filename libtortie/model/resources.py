@@ -50,7 +50,7 @@ class Wire(BaseModel):
     @classmethod
     def _null_is_absent(cls, data: Any) -> Any:
         """Go reads `null` as the zero value (`"creationTimestamp":null` of older writers)."""
-        if not isinstance(data, Mapping) or all(value is not None for value in data.values()):
+        if not isinstance(data, Mapping) or None not in data.values():
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}
         return {key: value for key, value in data.items() if value is not None or key not in known}

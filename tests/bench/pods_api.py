@@ -1,4 +1,4 @@
-"""The API of a large cluster, as far as the collector asks: `python -m tests.bench.pods_api`.
+"""The API of a large cluster, as far as the collector asks: `python -m tests.bench.pods_api NODES`.
 
 Nodes and pods of `ipam_cluster`, in pages, each object as large as a small pod's of a real API
 (about 3 kB). It prints its URL and serves until its standard input ends.
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.bench.ipam_cluster import NODES, PER_NODE, address_of, node_name, pod_name, pod_uid
+from tests.bench.ipam_cluster import PER_NODE, address_of, node_name, pod_name, pod_uid
 
 VERSION = "1000000"
 PADDING = "x" * 1800
@@ -55,15 +55,17 @@ def node(number: int) -> dict[str, Any]:
 
 
 LISTS: dict[str, tuple[str, int, Callable[[int], dict[str, Any]]]] = {
-    "/api/v1/pods": ("PodList", NODES * PER_NODE, pod),
-    "/api/v1/nodes": ("NodeList", NODES, node),
+    "/api/v1/pods": ("PodList", PER_NODE, pod),
+    "/api/v1/nodes": ("NodeList", 1, node),
 }
+"""By path: the list's kind, how many objects each node has in it, what makes one."""
 
 
 class Handler(BaseHTTPRequestHandler):
     """Pages of a list; the continue token is the number of the next object."""
 
     protocol_version = "HTTP/1.1"
+    nodes = 0
 
     def do_GET(self) -> None:
         """One page."""
@@ -72,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         if found is None:
             self._answer(404, {"kind": "Status", "status": "Failure", "code": 404})
             return
-        kind, count, make = found
+        kind, each, make = found
+        count = each * self.nodes
         query = parse_qs(asked.query)
         start = int(query.get("continue", ["0"])[0])
         end = min(start + int(query.get("limit", [str(count)])[0]), count)
@@ -96,6 +99,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve until standard input ends."""
+    Handler.nodes = int(sys.argv[1])
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

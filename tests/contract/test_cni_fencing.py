@@ -192,5 +192,6 @@ def test_a_del_by_another_name_of_the_pods_container(world: StoredWorld) -> None
     left = world.left()
     assert left["endpoints"] == before["endpoints"]
     assert left["node1 links"] == before["node1 links"]
+    assert left["addresses"] == before["addresses"]
     assert held(world).active["container-id"] == "c1"
     assert address in world.allocated()

@@ -22,7 +22,8 @@ from libtortie.kube.objects import KubeNode, Pod
 from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.resources import ClusterInformation, Node
 from tests.fakes.agent_world import RecordingLog
-from tests.fakes.cni_world import CniWorld, CountedStore
+from tests.fakes.cni_steps import CountedStore
+from tests.fakes.cni_world import CniWorld
 from tests.fakes.kubernetes_store import kubernetes_api
 from tests.fakes.starting_node import Machine
 
@@ -34,7 +35,7 @@ class KubernetesWorld(CniWorld):
         super().__init__(directory)
         self.kube.api = server.api
         self.memory = cast(MemoryDatastore, store)  # its methods are the port's
-        self.store = CountedStore(self.memory, self)
+        self.store = CountedStore(self.memory, self.step)
         self.pool("pool-4", "10.65.0.0/24")
 
     def run(self, pod: str) -> Pod:

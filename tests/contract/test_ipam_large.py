@@ -258,7 +258,7 @@ def test_the_collector_frees_a_vm_of_very_many_blocks(world: World) -> None:
 
 def test_the_collector_frees_a_pod_s_very_many_addresses_and_says_which(world: World) -> None:
     scattered(world, HANDLE, plain_pod("many"), "10.0.0.0/16", MANY)
-    pieces = [one.piece for one in read_inventory(world.store, world.now()).allocated()]
+    pieces = [one.piece for one in read_inventory(world.store, world.now()).allocated]
     kept = pieces.pop(7)
     freed = gc_effects.release(means(world), HANDLE, pieces)
     assert freed == {one.address for one in pieces}

@@ -15,9 +15,10 @@ from ipam.reads import Reads, prepare
 from ipam.transaction import Transaction
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.datastore.etcd_rpc import Connection
 from libtortie.datastore.port import Op, Record
 from libtortie.errors import NoFreeAddresses
-from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.keys import Blocks, Kind, ResourceKey
 from tests.fakes.etcd_server import EtcdMember, etcd_members
 from tests.fakes.ipam_batches import together
 from tests.fakes.ipam_world import World, plain_pod, pool
@@ -52,7 +53,7 @@ def a_store(directory: Path) -> Iterator[tuple[EtcdMember, EtcdDatastore, World]
 @contextmanager
 def reservation_back(
     directory: Path, reserved: str
-) -> Iterator[tuple[EtcdDatastore, World, IPAMClient]]:
+) -> Iterator[tuple[EtcdMember, EtcdDatastore, World, IPAMClient]]:
     """A client that remembers no reservation `r`, which a restore has just brought back.
 
     It is older than another that is still there, so no revision of the list tells.
@@ -66,7 +67,7 @@ def reservation_back(
         store.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
         remember(client, store)
         restore(member, directory)
-        yield store, world, client
+        yield member, store, world, client
 
 
 def remember(client: IPAMClient, store: EtcdDatastore) -> None:
@@ -92,9 +93,11 @@ def test_a_reservation_made_after_a_restore_is_kept(tmp_path: Path) -> None:
 def test_a_reservation_that_came_back_with_a_restore_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
-    """If the answer to the allocation itself tells of the restore, it is taken back."""
+    """If the answer to the allocation itself tells of the restore, as behind a proxy that keeps
+    its connections, it is taken back."""
+    monkeypatch.setattr(Connection, "over", False)
     commits = list[Sequence[Op]]()
-    with reservation_back(tmp_path, "10.0.0.0/24") as (st, world, client):
+    with reservation_back(tmp_path, "10.0.0.0/24") as (_, st, world, client):
         if seen:
             assert len(client.by_handle("before")) == 1
         commit = st.commit
@@ -113,8 +116,45 @@ def test_a_reservation_that_came_back_with_a_restore_is_kept(
         assert len(client.assign("after", plain_pod("after"), V4)) == 1
 
 
+def test_a_restored_store_that_is_written_to_beyond_what_was_seen_is_told_apart(
+    tmp_path: Path,
+) -> None:
+    """No number that etcd says is lower than one that it said: cluster, revision and term fit."""
+    with reservation_back(tmp_path, "10.0.0.0/24") as (member, st, _, client):
+        for _ in range(30):
+            member.put("/elsewhere", b"")
+        with pytest.raises(NoFreeAddresses):
+            client.assign("after", plain_pod("after"), V4)
+        st.delete(ResourceKey(Kind.IP_RESERVATION, "r"))
+        assert len(client.assign("after", plain_pod("after"), V4)) == 1
+
+
+def test_another_block_of_the_very_revision_that_is_remembered_is_not_overwritten(
+    tmp_path: Path,
+) -> None:
+    """What was given after the backup and what others gave after the restore look the same."""
+    with a_store(tmp_path) as (member, store, world):
+        client = world.client()
+        client.assign("before", plain_pod("before"), V4)
+        back_up(member, tmp_path)
+        client.assign("lost", plain_pod("lost"), V4)
+        remembered = revisions(store)
+        restore(member, tmp_path)
+        with closing(EtcdDatastore(EtcdConfig(member.url))) as another:
+            World(another).client().assign("other", plain_pod("other"), V4)
+            assert revisions(another) == remembered
+        client.assign("after", plain_pod("after"), V4)
+        assert world.allocated() == {"before": 1, "other": 1, "after": 1}
+        world.audit()
+
+
+def revisions(store: EtcdDatastore) -> list[tuple[object, str]]:
+    """Of every block."""
+    return [(record.key, record.revision) for record in store.list(Blocks(4)).records]
+
+
 def test_callers_of_one_batch_after_a_restore_each_decide_anew(tmp_path: Path) -> None:
-    with reservation_back(tmp_path, "10.0.0.0/25") as (_, world, client):
+    with reservation_back(tmp_path, "10.0.0.0/25") as (_, _, world, client):
         calls: list[Callable[..., object]] = [
             lambda client, h=f"h{n}": client.assign(h, plain_pod(h), V4) for n in range(4)
         ]

@@ -229,6 +229,17 @@ def test_somebody_elses_kubeconfig_is_left_alone(kept: Kept) -> None:
     assert "not ours" in str(line["reason"])
 
 
+def test_what_is_no_file_does_not_stop_the_thread(kept: Kept) -> None:
+    kept.path.parent.mkdir()
+    os.mkfifo(kept.path)
+    kept.keeper.look()
+    (line,) = kept.log.of(STALE)
+    assert "not ours" in str(line["reason"])
+    kept.path.unlink()
+    kept.keeper.look()
+    assert kept.path.is_file()
+
+
 def test_the_thread_looks_again_and_again(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_kubeconfig, "LOOK_SECONDS", 0.01)
     kept.token.unlink()

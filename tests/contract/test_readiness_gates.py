@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from cni_plugin import readiness
 from cni_plugin.readiness import answers_well
+from tests.fakes.patience import PATIENCE
 
 
 class Statuses(BaseHTTPRequestHandler):
@@ -38,7 +41,8 @@ def server() -> Iterator[ThreadingHTTPServer]:
         made.server_close()
 
 
-def test_statuses(server: ThreadingHTTPServer) -> None:
+def test_statuses(server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_ANSWER_SECONDS", PATIENCE)
     url = f"http://127.0.0.1:{server.server_port}"
     found = {
         code: answers_well(f"{url}/{code}?x=1") for code in (200, 204, 302, 399, 400, 404, 503)
@@ -50,13 +54,13 @@ def test_statuses(server: ThreadingHTTPServer) -> None:
 
 
 def test_what_does_not_answer() -> None:
-    closed = ThreadingHTTPServer(("127.0.0.1", 0), Statuses)
-    port = closed.server_port
-    closed.server_close()
-    for url in (
-        f"http://127.0.0.1:{port}/",
-        f"https://127.0.0.1:{port}/",
-        "http://127.0.0.1:70000/",
-        "http://127.0.0.1:1/a b",
-    ):
-        assert not answers_well(url), url
+    with socket.socket() as deaf:  # it has the port, and does not listen
+        deaf.bind(("127.0.0.1", 0))
+        port = deaf.getsockname()[1]
+        for url in (
+            f"http://127.0.0.1:{port}/",
+            f"https://127.0.0.1:{port}/",
+            "http://127.0.0.1:70000/",
+            "http://127.0.0.1:1/a b",
+        ):
+            assert not answers_well(url), url

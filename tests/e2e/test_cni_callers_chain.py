@@ -12,7 +12,6 @@ from libtortie.model.names import host_ifname_of_container
 from tests.fakes.calling_runtime import CallingNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.libcni import JSON, Attachment, PluginError
-from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
 
@@ -41,18 +40,13 @@ CHAINS: dict[str, tuple[JSON, ...]] = {
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CallingNode]:
     """One node with an agent for all of them."""
     with closing(CallingNode(tmp_path_factory.mktemp("cc") / "node", fresh_name("cc"))) as made:
-        made.start()
-        network, one = made.network(), sandbox(made)
-        made.runtime.add(network, one)  # the first one leaves the node its route to the gateway
-        made.runtime.delete(network, one)
-        until("its policy is gone", lambda: not made.left()["status"] and not made.left()["rules"])
+        made.start_and_settle()
         yield made
 
 
 def sandbox(node: CallingNode) -> Attachment:
     """A fresh container."""
-    container = fresh_name("c")
-    return Attachment(container, node.sandbox(container), capabilities=CAPABILITIES)
+    return node.attachment(CAPABILITIES)
 
 
 def run(node: CallingNode, *words: str) -> str:

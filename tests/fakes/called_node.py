@@ -101,6 +101,20 @@ class CalledNode(NodeProcess):
             self.namespaces.append(space)
         return f"/run/netns/{space}"
 
+    def plugin(self, **settings: Any) -> dict[str, Any]:
+        """Our plugin's object in a list, on this node."""
+        return {
+            "type": "tortie",
+            "nodename": NODE,
+            "datastore_type": "sqlite",
+            "sqlite_path": self.config["sqlite_path"],
+            "sqlite_shared": True,
+            "agent_socket": str(self.root / "run" / "cni.sock"),
+            "endpoint_status_dir": str(self.root / "run" / "endpoint-status"),
+            "policy_setup_timeout_seconds": 90,
+            **settings,
+        }
+
     def remove_sandbox(self, container: str) -> None:
         """The namespace goes before its DEL comes."""
         ip("netns", "delete", f"{self.name}-{container}")
@@ -133,16 +147,8 @@ class CalledNode(NodeProcess):
         conf = {
             "cniVersion": "1.1.0",
             "name": NETWORK,
-            "type": "tortie",
-            "nodename": NODE,
-            "datastore_type": "sqlite",
-            "sqlite_path": self.config["sqlite_path"],
-            "sqlite_shared": True,
-            "agent_socket": str(self.root / "run" / "cni.sock"),
-            "endpoint_status_dir": str(self.root / "run" / "endpoint-status"),
-            "policy_setup_timeout_seconds": 90,
             "kubernetes": {"k8s_api_root": self.config["k8s_api_root"]},
-            **settings,
+            **self.plugin(**settings),
         }
         with tempfile.TemporaryFile() as stdin:  # there at once: the agent does not wait for us
             stdin.write(json.dumps(conf).encode())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.agent_world import NODE
 from tests.fakes.called_node import CalledNode
-from tests.fakes.libcni import JSON, Runtime
+from tests.fakes.fresh_names import fresh_name
+from tests.fakes.libcni import JSON, Attachment, Runtime
+from tests.fakes.node_process import until
 
 REFERENCE = Path("/usr/lib/cni")
 NETWORK = "k8s-pod-network"
@@ -30,19 +33,18 @@ class CallingNode(CalledNode):
         self.space = f"/run/netns/{name}"
         self.runtime = Runtime(self.bin_dir, root / "cache", self.space)
 
-    def plugin(self, **settings: Any) -> JSON:
-        """Our plugin's object in a list."""
-        return {
-            "type": "tortie",
-            "nodename": NODE,
-            "datastore_type": "sqlite",
-            "sqlite_path": self.config["sqlite_path"],
-            "sqlite_shared": True,
-            "agent_socket": str(self.root / "run" / "cni.sock"),
-            "endpoint_status_dir": str(self.root / "run" / "endpoint-status"),
-            "policy_setup_timeout_seconds": 60,
-            **settings,
-        }
+    def start_and_settle(self) -> None:
+        """Serve, and have served a pod: the first one leaves the node its route to the gateway."""
+        self.start()
+        network, one = self.network(), self.attachment()
+        self.runtime.add(network, one)
+        self.runtime.delete(network, one)
+        until("its policy is gone", lambda: not self.left()["status"] and not self.left()["rules"])
+
+    def attachment(self, capabilities: Mapping[str, Any] | None = None) -> Attachment:
+        """The interface of a fresh container."""
+        container = fresh_name("c")
+        return Attachment(container, self.sandbox(container), capabilities=capabilities or {})
 
     def network(
         self, *behind: JSON, before: tuple[JSON, ...] = (), version: str = "1.0.0", **ours: Any
@@ -58,3 +60,14 @@ class CallingNode(CalledNode):
     def inside_command(self, *words: str) -> list[str]:
         """A command in the node's network namespace."""
         return ["nsenter", f"--net={self.space}", *words]
+
+
+def ping(space: str, address: str, *options: str) -> None:
+    """Until an answer comes: a bridge's own address may not be settled at once."""
+    command = ["nsenter", f"--net={space}", "ping", "-c1", "-W2", *options, address]
+
+    def answers() -> bool:
+        done = subprocess.run(command, check=False, capture_output=True, timeout=120)
+        return done.returncode == 0
+
+    until(f"{address} answers", answers)

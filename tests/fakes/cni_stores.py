@@ -19,7 +19,8 @@ from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.kube.config import direct
-from tests.fakes.cni_world import CniNode, CniWorld, CountedStore
+from tests.fakes.cni_steps import CountedStore
+from tests.fakes.cni_world import CniNode, CniWorld
 from tests.fakes.etcd_server import EtcdMember
 from tests.fakes.kubernetes_store import kubernetes_api
 
@@ -35,7 +36,7 @@ class StoredWorld(CniWorld):
         if server is not None:
             self.kube.api = server.api
         self.memory = cast(MemoryDatastore, store)  # its methods are the port's
-        self.store = CountedStore(self.memory, self)
+        self.store = CountedStore(self.memory, self.step)
         self.pool("pool-4", "10.65.0.0/24")
 
     def node(self, name: str = "node1") -> CniNode:

@@ -7,9 +7,8 @@ can make any of them fail, or kill the plugin there: then nothing it does afterw
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
@@ -22,11 +21,11 @@ from cni_plugin.locks import FileLocks
 from cni_plugin.plugin import Plugin, Ports
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf, Result, parse_conf
+from cni_plugin.wiring import SharedParts
 from ipam.client import Allocation, IPAMClient, Retry
 from ipam.persistence import persistence
 from libtortie.datastore.memory import MemoryDatastore
-from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
-from libtortie.errors import KernelError, NotFound, TortieError, Unavailable
+from libtortie.errors import KernelError, NotFound
 from libtortie.kube.objects import (
     Namespace,
     Pod,
@@ -35,18 +34,15 @@ from libtortie.kube.objects import (
     VirtualMachineInstanceMigration,
 )
 from libtortie.model.ipam import IPAMConfig
-from libtortie.model.keys import Blocks, IPAMConfigKey, Key, Kind, ResourceKey, Resources, Scope
+from libtortie.model.keys import Blocks, IPAMConfigKey, Kind, ResourceKey, Resources
 from libtortie.model.resources import IPPool, IPPoolSpec, WorkloadEndpoint
+from tests.fakes.cni_steps import CountedKube, CountedStore, Faults, Killed
 from tests.fakes.ipam_program import FakeProgram
 from tests.fakes.kernel import FakeKernel, FakeNamespaces
 from tests.fakes.kube import FakeKube
 
 START = datetime(2026, 8, 22, 13, 30, tzinfo=UTC)
 NETWORK = "k8s-pod-network"
-
-
-class Killed(BaseException):
-    """kill -9: no handler of the plugin's may do anything about it."""
 
 
 class Clock:
@@ -65,86 +61,6 @@ class Clock:
         return START + timedelta(seconds=self.elapsed)
 
 
-@dataclass
-class Faults:
-    """Fails the steps whose numbers (from 1) are in `at`; with `kill` it fails all from there."""
-
-    at: frozenset[int] = frozenset()
-    kill: bool = False
-    steps: int = 0
-    seen: list[str] = field(default_factory=list)
-    dead: bool = False
-
-    def step(self, name: str, error: Callable[[str], TortieError] = Unavailable) -> None:
-        self.steps += 1
-        self.seen.append(name)
-        if self.dead:
-            raise Killed(name)
-        if self.steps in self.at:
-            if self.kill:
-                self.dead = True
-                raise Killed(name)
-            raise error(f"injected at step {self.steps}: {name}")
-
-
-class CountedStore:
-    """A datastore whose every call is a step."""
-
-    def __init__(self, inner: Datastore, world: CniWorld) -> None:
-        self._inner = inner
-        self._world = world
-
-    @property
-    def atomic(self) -> bool:
-        return self._inner.atomic
-
-    @property
-    def rewinds(self) -> int:
-        return self._inner.rewinds
-
-    def get(self, key: Key) -> Record:
-        self._world.faults.step(f"get {type(key).__name__}")
-        return self._inner.get(key)
-
-    def list(self, scope: Scope) -> Listing:
-        self._world.faults.step(f"list {type(scope).__name__}")
-        return self._inner.list(scope)
-
-    def parts(self, scope: Scope) -> Iterator[Listing]:
-        self._world.faults.step(f"parts {type(scope).__name__}")
-        return self._inner.parts(scope)
-
-    def names(self, scope: Scope) -> tuple[Key, ...]:
-        self._world.faults.step(f"names {type(scope).__name__}")
-        return self._inner.names(scope)
-
-    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
-        self._world.faults.step("snapshot")
-        return self._inner.snapshot(keys, scopes)
-
-    def create(self, key: Key, value: Value) -> Record:
-        self._world.faults.step(f"create {type(key).__name__}")
-        return self._inner.create(key, value)
-
-    def update(self, key: Key, value: Value, revision: str) -> Record:
-        self._world.faults.step(f"update {type(key).__name__}")
-        return self._inner.update(key, value, revision)
-
-    def delete(self, key: Key, revision: str | None = None) -> None:
-        self._world.faults.step(f"delete {type(key).__name__}")
-        self._inner.delete(key, revision)
-
-    def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
-        self._world.faults.step("commit")
-        return self._inner.commit(ops)
-
-    def watch(self, scope: Scope, revision: str) -> Watch:
-        return self._inner.watch(scope, revision)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
 class FakeGate:
     """A policy gate that is ready, and satisfied at once unless told otherwise."""
 
@@ -160,7 +76,7 @@ class FakeGate:
         return self.is_ready
 
     def wait(self, status_file: str, container_id: str, timeout: float) -> bool:
-        self._world.faults.step("policy wait")
+        self._world.step("policy wait")
         self.asked.append((status_file, container_id, timeout))
         self.during()
         if not self.satisfied:
@@ -180,11 +96,15 @@ class CniWorld:
         self.clock = Clock()
         self.faults = Faults()
         self.memory = MemoryDatastore(now=self.clock.now)
-        self.store = CountedStore(self.memory, self)
+        self.store = CountedStore(self.memory, self.step)
         self.kube = FakeKube()
         self.nodes: dict[str, CniNode] = {}
         self.programs: list[FakeProgram] = []
         self.pool("pool-4", "10.65.0.0/24")
+
+    def step(self, name: str) -> None:
+        """One is taken."""
+        self.faults.step(name)
 
     def pool(self, name: str, cidr: str, **spec: Any) -> None:
         pool = IPPool(metadata={"name": name}, spec=IPPoolSpec(cidr=cidr, **spec))  # type: ignore[arg-type]  # pydantic reads the dict
@@ -354,7 +274,7 @@ class CniNode:
         self.plugin = Plugin(self.ports())
 
     def ports(self, **changes: Any) -> Ports:
-        world, kube = self.world, CountedKube(self.world)
+        world, kube = self.world, CountedKube(self.world.kube, self.world.step)
         parts: dict[str, Any] = {
             "identify": Identifier(kube, lambda: persistence(world.store, kube).value),
             "ipam": self.ipam,
@@ -371,6 +291,21 @@ class CniNode:
             "mtu_file": world.directory / "mtu",
         }
         return Ports(**{**parts, **changes})
+
+    def shared(self, **changes: Any) -> SharedParts:
+        """What an agent on this node has for every call."""
+        parts: dict[str, Any] = {
+            "store": self.world.store,
+            "kube": self.world.kube,
+            "kernel": self.kernel,
+            "node": self.name,
+            "table_ready": lambda: True,
+            "log": self.ports().log,
+            "namespaces": self.machine,
+            "locks": self.locks,
+            "mtu_file": self.world.directory / "mtu",
+        }
+        return SharedParts(**{**parts, **changes})
 
     def _kernel_step(self, operation: str, subject: str) -> None:
         self.world.faults.step(f"{operation} {subject}", KernelError)
@@ -443,25 +378,6 @@ class CniNode:
 
     def route(self, address: str) -> Any:
         return next((r for r in self.host.routes.values() if str(r.dst) == f"{address}/32"), None)
-
-
-class CountedKube:
-    """The reading half of the API, each call a step."""
-
-    def __init__(self, world: CniWorld) -> None:
-        self._world = world
-
-    def get(self, model: Any, name: str, namespace: str = "") -> Any:
-        self._world.faults.step(f"api get {model.__name__}")
-        return self._world.kube.get(model, name, namespace)
-
-    def list(self, model: Any, namespace: str = "", **selectors: str) -> Any:
-        self._world.faults.step(f"api list {model.__name__}")
-        return self._world.kube.list(model, namespace, **selectors)
-
-    def pages(self, model: Any, namespace: str = "") -> Any:
-        self._world.faults.step(f"api pages {model.__name__}")
-        return self._world.kube.pages(model, namespace)
 
 
 def owner_reference(kind: str, name: str, uid: str, **changes: Any) -> dict[str, Any]:

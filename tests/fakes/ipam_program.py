@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from cni_plugin.delegate import Finished
+from cni_plugin.child import Finished
 
 OLD = ("0.3.0", "0.3.1", "0.4.0", "1.0.0")
 NEW = (*OLD, "1.1.0")

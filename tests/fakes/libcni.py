@@ -141,7 +141,7 @@ class Runtime:
             env=env,
             capture_output=True,
             check=False,
-            timeout=200,
+            timeout=240,
         )
         body: JSON | None = json.loads(done.stdout) if done.stdout.strip() else None
         if done.returncode:

@@ -126,6 +126,13 @@ class ShimNode:
                 stack.callback(agent.close)
 
 
+def called_by(*command: str) -> subprocess.CompletedProcess[bytes]:
+    """A command that runs an executable, in its own way, with what a runtime gives."""
+    return subprocess.run(
+        command, env=ENV, input=CONF, capture_output=True, timeout=SECONDS, check=False
+    )
+
+
 def error_of(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str, str]:
     """Code, message and version of a CNI error, printed as one should be."""
     body = json.loads(done.stdout)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_plugin.addresses import giver_of, recorded
-from cni_plugin.delegate import Delegate, Finished
+from cni_plugin.child import Finished
+from cni_plugin.delegate import Delegate
 from cni_plugin.skel import CmdArgs
 from libtortie.errors import TortieError
 from libtortie.model.names import ANNOTATION_IPAM

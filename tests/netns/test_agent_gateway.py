@@ -16,7 +16,7 @@ from libtortie.linux import netns
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.port import RouteGone
 from tests.fakes.fresh_names import fresh_name
-from tests.fakes.node_process import until
+from tests.fakes.node_process import DEADLINE, until
 
 pytestmark = pytest.mark.root
 
@@ -60,7 +60,7 @@ def test_the_gateway_is_heard_to_go_and_given_back(spaces: tuple[str, str]) -> N
     """It is the veth's own address, so the guest resolves it whatever proxy_ndp says."""
     node, pod = spaces
     kernel = NetlinkKernel(f"/run/netns/{node}")
-    watchdog = threading.Timer(60, kernel.close)
+    watchdog = threading.Timer(4 * DEADLINE, kernel.close)
     watchdog.start()
     try:
         assert ensure_workloads(kernel, [HOST]) == frozenset()

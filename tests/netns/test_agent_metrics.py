@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from felix_shim.jsonlog import NullLog
 from libtortie import metrics_server
-from libtortie.linux.netns import Netns
+from libtortie.errors import Unavailable
 from libtortie.metrics import CONTENT_TYPE, Counter
 from libtortie.metrics_server import MetricsServer
 from tests.fakes.called_node import CalledNode
@@ -31,7 +30,7 @@ PORT = 9091
 def serving(port: int = 0, host: str = "127.0.0.1") -> Iterator[MetricsServer]:
     """A server in this process, on a free port."""
     counter = Counter("a_total", "A.")
-    server = MetricsServer(host, port, [counter], NullLog())
+    server = MetricsServer(host, port, [counter], serving=lambda _: None, trouble=lambda _: None)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -150,8 +149,15 @@ def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:
 
 
 def scraped(node: CalledNode) -> str:
-    """What the agent's port says."""
-    return Netns(deadline=90).call(f"/run/netns/{node.name}", lambda: scrape(PORT)[1])
+    """What the agent's port says, once it listens: CNI does not wait for that."""
+
+    def scraping() -> str:
+        try:
+            return scrape(PORT)[1]
+        except OSError as error:
+            raise Unavailable(str(error)) from error
+
+    return until("metrics are served", lambda: node.inside(scraping))
 
 
 def spoil(node: CalledNode, added: Any) -> None:
@@ -174,7 +180,8 @@ def test_without_agent_and_rules_check_and_status_say_so(tmp_path: Path) -> None
         added = node.done("ADD", "web-0", "c1", policy_setup_timeout_seconds=100)
         node.stop()
         node.done("CHECK", "web-0", "c1", prevResult=added.body)
-        assert node.done("STATUS", "web-0", "c1").body is None, "the rules are still there"
+        answer = node.call("STATUS", "web-0", "c1")
+        assert (answer.code, "no agent listens" in answer.body["msg"]) == (50, True), answer.body
         nft = ["nsenter", f"--net=/run/netns/{node.name}", "nft", "flush", "ruleset"]
         subprocess.run(nft, check=True, capture_output=True)
         answer = node.call("CHECK", "web-0", "c1", prevResult=added.body)

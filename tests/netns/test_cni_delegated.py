@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from cni_plugin.delegate import Finished, run_program
+from cni_plugin.child import Finished, run_program
 from libtortie.errors import Unavailable
 from libtortie.kube.objects import KubeNode
 from tests.fakes.agent_world import NODE
-from tests.fakes.calling_runtime import NETWORK, CallingNode
+from tests.fakes.calling_runtime import NETWORK, CallingNode, ping
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.ipam_program import FakeProgram
-from tests.fakes.libcni import JSON, Attachment, PluginError
+from tests.fakes.libcni import JSON, PluginError
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
@@ -30,17 +30,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CallingNode]:
     with closing(CallingNode(tmp_path_factory.mktemp("dl") / "node", fresh_name("dl"))) as made:
         spec = {"podCIDRs": ["10.244.7.0/24", "fd00:244:7::/64"]}
         made.world.kube.put({"metadata": {"name": NODE}, "spec": spec}, KubeNode)
-        made.start()
-        network, one = made.network(), sandbox(made)
-        made.runtime.add(network, one)  # the first one leaves the node its route to the gateway
-        made.runtime.delete(network, one)
-        until("its policy is gone", lambda: not made.left()["status"] and not made.left()["rules"])
+        made.start_and_settle()
         yield made
-
-
-def sandbox(node: CallingNode) -> Attachment:
-    container = fresh_name("c")
-    return Attachment(container, node.sandbox(container))
 
 
 def host_local(files: Path, **more: Any) -> JSON:
@@ -54,17 +45,6 @@ def held(files: Path) -> set[str]:
     return {name for name in names if name[0].isdigit() or name.startswith("fd")}
 
 
-def ping(space: str, address: str, *options: str) -> None:
-    """Until an answer comes: a bridge's own address may not be settled at once."""
-    command = ["nsenter", f"--net={space}", "ping", "-c1", "-W2", *options, address]
-
-    def answers() -> bool:
-        done = subprocess.run(command, check=False, capture_output=True, timeout=120)
-        return done.returncode == 0
-
-    until(f"{address} answers", answers)
-
-
 def addresses(result: JSON) -> list[str]:
     return [ip["address"] for ip in result["ips"]]
 
@@ -74,7 +54,8 @@ def test_host_local(node: CallingNode, tmp_path: Path, version: str) -> None:
     """Debian's speaks no 1.1.0: it is asked in 1.0.0."""
     before = node.left()
     ipam = host_local(tmp_path, subnet="10.99.0.0/24", routes=[{"dst": "0.0.0.0/0"}])
-    network, one, two = node.network(version=version, ipam=ipam), sandbox(node), sandbox(node)
+    network = node.network(version=version, ipam=ipam)
+    one, two = node.attachment(), node.attachment()
     first, second = node.runtime.add(network, one), node.runtime.add(network, two)
     assert first["cniVersion"] == version
     assert addresses(first) != addresses(second)
@@ -99,7 +80,7 @@ def test_the_nodes_pod_cidrs(node: CallingNode, tmp_path: Path) -> None:
     before = node.left()
     ranges = [[{"subnet": "usePodCidr"}], [{"subnet": "usePodCidrIPv6"}]]
     network = node.network(ipam=host_local(tmp_path, ranges=ranges), kubernetes=api(node))
-    one = sandbox(node)
+    one = node.attachment()
     found = addresses(node.runtime.add(network, one))
     assert [text.rpartition(".")[0] or text.rpartition(":")[0] for text in found] == [
         "10.244.7",
@@ -117,8 +98,9 @@ def api(node: CallingNode) -> JSON:
 
 def test_what_host_local_gave_an_add_that_was_killed(node: CallingNode, tmp_path: Path) -> None:
     """It refuses a second ADD of the same sandbox: that one is given back first."""
+    before = node.left()
     network = node.network(ipam=host_local(tmp_path, subnet="10.99.0.0/24"))
-    one = sandbox(node)
+    one = node.attachment()
     stdin = json.dumps({**network["plugins"][0], "name": network["name"], "cniVersion": "1.0.0"})
     env = {
         "CNI_COMMAND": "ADD",
@@ -141,6 +123,7 @@ def test_what_host_local_gave_an_add_that_was_killed(node: CallingNode, tmp_path
     assert len(held(tmp_path)) == 1
     node.runtime.delete(network, one)
     assert held(tmp_path) == set()
+    node.rest(before)
 
 
 def test_the_fake_answers_as_host_local_does(node: CallingNode, tmp_path: Path) -> None:
@@ -189,7 +172,7 @@ def test_both_families_and_routes_of_the_static_program(node: CallingNode) -> No
         "routes": [{"dst": "10.0.0.0/8"}, {"dst": "fd00::/8"}],
         "dns": {"nameservers": ["10.98.0.53"]},
     }
-    network, one = node.network(ipam=ipam), sandbox(node)
+    network, one = node.network(ipam=ipam), node.attachment()
     result = node.runtime.add(network, one)
     assert addresses(result) == ["10.98.0.5/32", "fd00:98::5/128"]
     assert result["dns"]["nameservers"] == ["10.98.0.53"]
@@ -208,7 +191,7 @@ def test_both_families_and_routes_of_the_static_program(node: CallingNode) -> No
 def test_a_full_range_leaves_nothing(node: CallingNode, tmp_path: Path) -> None:
     before = node.left()
     ipam = host_local(tmp_path, subnet="10.96.0.0/24", rangeStart="10.96.0.9", rangeEnd="10.96.0.9")
-    network, one, two = node.network(ipam=ipam), sandbox(node), sandbox(node)
+    network, one, two = node.network(ipam=ipam), node.attachment(), node.attachment()
     node.runtime.add(network, one)
     with pytest.raises(PluginError, match="no IP addresses available") as refused:
         node.runtime.add(network, two)
@@ -239,7 +222,7 @@ def script(node: CallingNode, name: str, text: str) -> JSON:
 )
 def test_programs_that_misbehave(node: CallingNode, text: str, code: int, message: str) -> None:
     before = node.left()
-    network, one = node.network(ipam=script(node, fresh_name("p"), text)), sandbox(node)
+    network, one = node.network(ipam=script(node, fresh_name("p"), text)), node.attachment()
     with pytest.raises(PluginError, match=message) as refused:
         node.runtime.add(network, one)
     assert refused.value.code == code
@@ -247,7 +230,7 @@ def test_programs_that_misbehave(node: CallingNode, text: str, code: int, messag
 
 
 def test_a_program_that_is_missing(node: CallingNode) -> None:
-    network, one = node.network(ipam={"type": "no-such-ipam"}), sandbox(node)
+    network, one = node.network(ipam={"type": "no-such-ipam"}), node.attachment()
     with pytest.raises(PluginError, match="there is no program 'no-such-ipam' in") as refused:
         node.runtime.add(network, one)
     assert refused.value.code == 7

@@ -11,10 +11,9 @@ import pytest
 
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import resource_record
-from tests.fakes.calling_runtime import CallingNode
+from tests.fakes.calling_runtime import CallingNode, ping
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.libcni import JSON, Attachment, PluginError
-from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
 
@@ -41,10 +40,6 @@ class LanNode(CallingNode):
             "plugins": [{**ours, **plugin, "ipam": section}],
         }
 
-    def sandboxed(self, ifname: str = "eth0") -> Attachment:
-        container = fresh_name("c")
-        return Attachment(container, self.sandbox(container), ifname)
-
 
 BRIDGE: JSON = {"type": "bridge", "bridge": "lan0", "isGateway": True}
 MACVLAN: JSON = {"type": "macvlan", "master": "under0", "mode": "bridge"}
@@ -68,17 +63,6 @@ def first(result: JSON) -> str:
     return plain(result["ips"][0]["address"])
 
 
-def ping(space: str, address: str, *options: str) -> None:
-    """Until an answer comes: a bridge's own address may not be settled at once."""
-    command = ["nsenter", f"--net={space}", "ping", "-c1", "-W2", *options, address]
-
-    def answers() -> bool:
-        done = subprocess.run(command, check=False, capture_output=True, timeout=120)
-        return done.returncode == 0
-
-    until(f"{address} answers", answers)
-
-
 def handles(node: LanNode) -> list[str]:
     return sorted(handle for handle, *_ in node.owners().values())
 
@@ -86,7 +70,7 @@ def handles(node: LanNode) -> list[str]:
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "1.0.0"])
 def test_bridge(node: LanNode, version: str) -> None:
     network = node.lan(BRIDGE, version)
-    one, two = node.sandboxed(), node.sandboxed()
+    one, two = node.attachment(), node.attachment()
     a, b = node.runtime.add(network, one), node.runtime.add(network, two)
     assert a["ips"][0]["address"].endswith("/26")
     gateway = a["ips"][0]["gateway"]
@@ -113,7 +97,7 @@ def test_bridge_in_both_families_with_the_pools_prefix(node: LanNode) -> None:
         gateway=["10.66.0.1", "fd00:66::1"],
         routes=[{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
     )
-    one, two = node.sandboxed(), node.sandboxed()
+    one, two = node.attachment(), node.attachment()
     node.runtime.add(network, one)
     result = node.runtime.add(network, two)
     four, six = result["ips"]
@@ -133,7 +117,7 @@ def test_bridge_in_both_families_with_the_pools_prefix(node: LanNode) -> None:
 def test_macvlan_beside_our_own_network(node: LanNode) -> None:
     """A second interface, as Multus makes it: each network has its own address of the sandbox."""
     ours, network = node.network(), node.lan(MACVLAN, prefix="pool", ipv4_pools=["lan-4"])
-    one, two = node.sandboxed(), node.sandboxed()
+    one, two = node.attachment(), node.attachment()
     pairs = [(one, second(one)), (two, second(two))]
     for primary, _ in pairs:
         node.runtime.add(ours, primary)
@@ -158,14 +142,14 @@ def second(one: Attachment) -> Attachment:
 def test_a_bridge_that_fails_gives_its_address_back(node: LanNode) -> None:
     network = node.lan({**BRIDGE, "bridge": "under0", "vlan": 5000})
     with pytest.raises(PluginError):
-        node.runtime.add(network, node.sandboxed())
+        node.runtime.add(network, node.attachment())
     assert node.owners() == {}
 
 
 def test_status_and_gc_of_the_ipam_alone(node: LanNode) -> None:
     """Debian's plugins know neither verb; those that do call the IPAM with them."""
     network = node.lan(BRIDGE)
-    one, two = node.sandboxed(), node.sandboxed()
+    one, two = node.attachment(), node.attachment()
     for sandboxed in (one, two):
         node.runtime.add(network, sandboxed)
     alone = node.lan({"type": "tortie-ipam"}, version="1.1.0")
@@ -180,7 +164,7 @@ def test_status_and_gc_of_the_ipam_alone(node: LanNode) -> None:
 
 def test_without_an_agent_the_fallback_gives_addresses(tmp_path_factory: Any) -> None:
     with closing(LanNode(tmp_path_factory.mktemp("fp") / "node", fresh_name("fp"))) as node:
-        network, one = node.lan(BRIDGE), node.sandboxed()
+        network, one = node.lan(BRIDGE), node.attachment()
         result = node.runtime.add(network, one)
         ping(one.netns, result["ips"][0]["gateway"])
         node.runtime.check(network, one)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from libtortie.model.names import status_file_name
 from libtortie.model.resources import IPPool, IPPoolSpec
 from tests.fakes.cni_world import CniWorld, conf, first_address
 from tests.fakes.fresh_names import fresh_name
+from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
 
@@ -197,9 +200,14 @@ def test_a_migrated_guests_full_sized_packets_pass_where_the_mtu_was_lowered(
     host = names.host_ifname("default", "virt-launcher-db-b")
     assert [ip(node.name, "link", "show", host)[0]["mtu"], target.interfaces[1].mtu] == [1500] * 2
     run("ip", "route", "add", first_address(target), "dev", host, inside=node.name)  # the agent's
-    full = ["ping", "-c1", "-W60", "-M", "do", "-s", str(1500 - 28)]
+    full = ["ping", "-c1", "-w60", "-M", "do", "-s", str(1500 - 28)]
     run(*full, "172.31.9.1", inside=f"{node.prefix}-c1")
     run(*full, first_address(target), inside=node.name)
+
+
+def settled(inside: str) -> bool:
+    """Whether no IPv6 address waits for anything."""
+    return not ip(inside, "-6", "addr", "show", "tentative")
 
 
 def test_dual_stack(node: RealNode) -> None:
@@ -211,8 +219,10 @@ def test_dual_stack(node: RealNode) -> None:
     node.add("web-0", "c1", **both)
     other = node.add("web-1", "c2", **both).addresses[1]
     for inside in (node.name, f"{node.prefix}-c1", f"{node.prefix}-c2"):
-        waiting = [link["ifname"] for link in ip(inside, "-6", "addr", "show", "tentative")]
-        assert not waiting, "duplicates are looked for: for two seconds nobody is answered"
+        for path in run("sh", "-c", "echo /proc/sys/net/ipv6/conf/[ce]*", inside=inside).split():
+            duplicates = run("cat", f"{path}/accept_dad", inside=inside).strip()
+            assert duplicates == "0", f"{path}: for two seconds nobody would be answered"
+        until("the kernel has begun with all addresses", partial(settled, inside))
     run("ping", "-6", "-c1", "-w60", str(other.ip), inside=f"{node.prefix}-c1")
     routes = ip(f"{node.prefix}-c1", "-6", "route", "show", "default")
     assert routes[0]["gateway"] == "fe80::ecee:eeff:feee:eeee"
@@ -248,9 +258,9 @@ def test_pods_reach_each_other_by_either_of_their_interfaces(node: RealNode) -> 
         for mine, theirs in zip(own, other, strict=True):
             (way, *_) = ip(inside, "route", "get", str(theirs.ip))
             assert (way["dev"], way["prefsrc"]) == (ifname, str(mine.ip))
-            run("ping", "-c1", "-W60", str(theirs.ip), inside=inside)
+            run("ping", "-c1", "-w60", str(theirs.ip), inside=inside)
     node.plugin.cmd_del(node.args("web-0", "c0", "net1"), second)
-    run("ping", "-c1", "-W60", first_address(results[1][0]), inside=inside)
+    run("ping", "-c1", "-w60", first_address(results[1][0]), inside=inside)
 
 
 def test_check_by_any_path_of_the_same_namespace(node: RealNode) -> None:
@@ -438,7 +448,12 @@ def test_the_fallback_serves_while_no_agent_does(node: RealNode, tmp_path: Path)
     assert status == 0, result
     assert runtime.addresses() == 1
     assert runtime.call("ADD", "c1")[1] == result, "a repeat returns the first result"
-    assert runtime.call("STATUS", "c1")[0] == 0
+    body = runtime.call("STATUS", "c1")[1]
+    assert (body["code"], "no agent listens" in body["msg"]) == (50, True), body
+    with closing(socket.socket(socket.AF_UNIX)) as agent:
+        agent.bind(str(tmp_path / "just-back"))  # since the executable found none
+        agent.listen()
+        assert runtime.call("STATUS", "c1", agent_socket=agent.getsockname())[0] == 0
     status, body = runtime.call("CHECK", "c1", prevResult=result)
     assert (status, body["code"]) == (1, 110), "no agent has made rules for it"
     police(node, tmp_path, "c1", result["interfaces"][0]["name"])

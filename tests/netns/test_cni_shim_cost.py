@@ -11,7 +11,7 @@ import pytest
 
 from cni_plugin import frame, shim
 from cni_plugin.program import Front, executable, native_executable
-from tests.fakes.shim_node import CONF, ENV, PYTHON, SECONDS, ShimNode, error_of, serving
+from tests.fakes.shim_node import CONF, ENV, PYTHON, SECONDS, ShimNode, called_by, error_of, serving
 
 ALLOWED_MODULES = frozenset(
     [
@@ -88,10 +88,7 @@ def test_the_native_one_needs_nothing_of_the_host(tmp_path: Path) -> None:
     os.link(node.socket, bare / node.socket.relative_to("/"))
 
     def run() -> subprocess.CompletedProcess[bytes]:
-        command = ["/usr/sbin/chroot", str(bare), "/tortie"]
-        return subprocess.run(
-            command, env=ENV, input=CONF, capture_output=True, timeout=SECONDS, check=False
-        )
+        return called_by("/usr/sbin/chroot", str(bare), "/tortie")
 
     assert run().stdout == b"{}"
     assert seen == [frame.Request(ENV, CONF)]
@@ -127,14 +124,7 @@ def test_an_interpreter_that_opens_the_native_one(tmp_path: Path) -> None:
     node = ShimNode(tmp_path, Front.NATIVE)
     seen: list[frame.Request] = []
     node.agent(serving(seen, 0, b"{}"))
-    done = subprocess.run(
-        [PYTHON, "-IS", str(node.program)],
-        env=ENV,
-        input=CONF,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = called_by(PYTHON, "-IS", str(node.program))
     node.close()
     assert (done.returncode, done.stdout, done.stderr) == (0, b"{}", b"")
     assert seen == [frame.Request(ENV, CONF)]

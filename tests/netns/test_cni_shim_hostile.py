@@ -19,10 +19,10 @@ from cni_plugin.program import Front
 from tests.fakes.node_process import until
 from tests.fakes.shim_node import (
     CONF,
-    ENV,
     SECONDS,
     Handler,
     ShimNode,
+    called_by,
     error_of,
     serving,
 )
@@ -163,14 +163,7 @@ def test_closed_standard_files(node: ShimNode, closed: str) -> None:
         received.extend([seen.stdin, connection.recv(100)])
 
     agent = node.agent(handle)
-    done = subprocess.run(
-        ["/bin/sh", "-c", f"exec {node.program} {closed}"],
-        env=ENV,
-        input=CONF,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = called_by("/bin/sh", "-c", f"exec {node.program} {closed}")
     agent.close()
     assert done.returncode == 7
     assert received == [b"" if "0" in closed else CONF, b""]
@@ -267,14 +260,7 @@ def test_an_environment_that_is_too_large(node: ShimNode) -> None:
     """The kernel allows six megabytes to who may have a large stack."""
     seen: list[bytes] = []
     node.agent(lambda connection: seen.append(connection.recv(1)))
-    done = subprocess.run(
-        ["prlimit", "--stack=unlimited", sys.executable, "-c", GROW, str(node.program)],
-        env=ENV,
-        input=CONF,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = called_by("prlimit", "--stack=unlimited", sys.executable, "-c", GROW, str(node.program))
     assert error_of(done) == (4, "the CNI_ environment is too large", "0.4.0")
     until("the agent saw it go", lambda: seen == [b""])
 
@@ -291,14 +277,7 @@ os.execve(sys.argv[1], sys.argv[1:], env)
 
 def test_with_one_descriptor_to_spare(node: ShimNode) -> None:
     node.agent(serving([], 0, b"{}"))
-    done = subprocess.run(
-        ["prlimit", "--nofile=4", str(node.program)],
-        env=ENV,
-        input=CONF,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = called_by("prlimit", "--nofile=4", str(node.program))
     assert (done.returncode, done.stdout, done.stderr) == (0, b"{}", b"")
 
 
@@ -306,14 +285,7 @@ def test_without_a_descriptor_to_spare(tmp_path: Path) -> None:
     """Python does not start then; the native one says what is wrong."""
     node = ShimNode(tmp_path, Front.NATIVE)
     node.agent(serving([], 0, b"{}"))
-    done = subprocess.run(
-        ["prlimit", "--nofile=3", str(node.program)],
-        env=ENV,
-        input=CONF,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = called_by("prlimit", "--nofile=3", str(node.program))
     node.close()
     code, message, version = error_of(done)
     assert (code, version) == (11, "0.4.0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,9 +24,8 @@ FAULTS: dict[str, tuple[Action, int]] = {
     "cut": (CloseConnection(), 11),
     "hang": (Delay(600), 11),
 }
-"""What the API does, and what the first DEL of a VM's pod answers."""
-PATIENCE = 200.0
-"""Seconds; an API that hangs would be waited for 600 at each request."""
+"""What the API does (in seconds more than any caller waits), and what the first DEL of a VM's pod
+answers."""
 
 
 @pytest.fixture
@@ -112,14 +110,14 @@ def test_del_needs_no_api(node: CalledNode, kind: str, program: str) -> None:
     action, first = FAULTS[kind]
     node.done("ADD", FORGED, "c1")
     heal = node.server.faults.add(Fault(action))
-    began = time.monotonic()
     for pod, container in ((REAL, "c8"), ("virt-launcher-gone", "c9"), ("web", "c7")):
         node.done("DEL", pod, container, netns="/run/netns/tt-never-was", program=program)
     assert node.owners()[node.address] == (HANDLE, SOURCE, FORGED)
-    assert node.call("DEL", FORGED, "c1", program=program).code == first
+    answer = node.call("DEL", FORGED, "c1", program=program)
+    assert answer.code == first
+    assert "the agent did not answer" not in str(answer.body), "it is the API that does not"
     assert node.owners()[node.address] == (HANDLE, SOURCE, "")
     node.done("DEL", FORGED, "c1", program=program)
-    assert time.monotonic() - began < PATIENCE
     assert node.endpoints() == {}
     assert list(node.owners()) == [node.address], "in doubt the VM keeps its address"
     heal()

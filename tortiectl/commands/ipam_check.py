@@ -12,6 +12,7 @@ from ipam.check import Examination, examine
 from ipam.gc import Means, opinions
 from libtortie import __version__
 from libtortie.access import kubeconfig_in
+from libtortie.cycles import unsearched
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import InvalidInput, Malformed, NotFound, TortieError
 from libtortie.model.keys import Kind, ResourceKey
@@ -64,13 +65,14 @@ def check(
     at = connect(ctx, config)
     if kubeconfig:
         at.config = replace(at.config, kube=lambda: kubeconfig_in(kubeconfig))
-    seen = opinions(Means(at.store, at.kube, lambda: datetime.now(UTC)))
-    found = examine(seen)
-    if output:
-        body = report(seen, found, _cluster(at.store), __version__)
-        _write(Path(output), readable_json(body) + "\n")
-    for line in narrative(seen, found, show_all=show_all_ips, show_problems=show_problem_ips):
-        click.echo(visible(line))
+    with unsearched():
+        seen = opinions(Means(at.store, at.kube, lambda: datetime.now(UTC)))
+        found = examine(seen)
+        if output:
+            body = report(seen, found, _cluster(at.store), __version__)
+            _write(Path(output), readable_json(body) + "\n")
+        for line in narrative(seen, found, show_all=show_all_ips, show_problems=show_problem_ips):
+            click.echo(visible(line))
     if found.problems:
         ctx.exit(PROBLEMS)
     _require_whole(found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +283,48 @@ def test_somebody_elses_kubeconfig(places: Places) -> None:
 
 
 # --- writing ---------------------------------------------------------------------------------
+
+
+def odd_file(path: Path, kind: str) -> None:
+    """What is no file, and would keep its reader waiting or fail it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "socket"])
+@pytest.mark.parametrize("place", ["bins/tortie", "bins/tortie-ipam", "kubeconfig", "confs"])
+def test_what_is_no_file_is_in_the_way_before_anything_is_written(
+    places: Places, place: str, kind: str
+) -> None:
+    path = {
+        "bins/tortie": places.bins / "tortie",
+        "bins/tortie-ipam": places.bins / "tortie-ipam",
+        "kubeconfig": places.kubeconfig,
+        "confs": places.confs / CONFLIST,
+    }[place]
+    odd_file(path, kind)
+    with pytest.raises(InvalidInput, match=re.escape(str(path))):
+        places.install(kubeconfig=Kubeconfig(places.kubeconfig, KUBECONFIG))
+    assert [one for one in path.parents[1].rglob("*") if not one.is_dir() and one != path] == []
+    left = places.uninstall()
+    assert left == ([] if place == "confs" else [f"{path} is not ours and stays"])
+    assert os.path.lexists(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "socket"])
+def test_what_is_no_file_among_networks_keeps_nobody_waiting(places: Places, kind: str) -> None:
+    odd_file(places.confs / "05-odd.conf", kind)
+    odd_file(places.confs / "50-odd.conf", kind)
+    places.install(take_over=True)
+    aside = "05-odd.conf" + ("" if kind == "directory" else SET_ASIDE)
+    assert names_in(places.confs) == [aside, CONFLIST, "50-odd.conf"]
+    assert places.uninstall() == []
+    assert names_in(places.confs) == ["05-odd.conf", "50-odd.conf"]
 
 
 def test_a_running_executable_is_replaced_by_rename(places: Places) -> None:

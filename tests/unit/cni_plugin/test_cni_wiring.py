@@ -15,27 +15,11 @@ from cni_plugin import wiring
 from cni_plugin.agreement import Agreement
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.undo import silent
-from cni_plugin.wiring import SharedParts, build_plugin, node_name
+from cni_plugin.wiring import build_plugin, node_name
 from libtortie.datastore.open import DatastoreConfig
 from libtortie.errors import Unavailable
 from libtortie.kube.config import direct
 from tests.fakes.cni_world import CniWorld, conf, first_address
-
-
-def parts(world: CniWorld, ready: bool = True) -> SharedParts:
-    node = world.node()
-    ports = node.ports()
-    return SharedParts(
-        store=world.store,
-        kube=world.kube,
-        kernel=node.kernel,
-        node="node1",
-        table_ready=lambda: ready,
-        log=ports.log,
-        namespaces=node.machine,
-        locks=node.locks,
-        mtu_file=world.directory / "mtu",
-    )
 
 
 def test_a_plugin_from_the_agents_parts(tmp_path: Path) -> None:
@@ -43,19 +27,20 @@ def test_a_plugin_from_the_agents_parts(tmp_path: Path) -> None:
     world.put_pod("web-0")
     settings = conf(policy_setup_timeout_seconds=0)
     args = world.node().args("web-0", "c1")
-    result = build_plugin(settings, shared=parts(world)).cmd_add(args, settings)
+    result = build_plugin(settings, shared=world.node().shared()).cmd_add(args, settings)
     assert first_address(result) in world.allocated()
-    build_plugin(settings, shared=parts(world)).cmd_del(args, settings)
+    build_plugin(settings, shared=world.node().shared()).cmd_del(args, settings)
     assert world.nothing_left()
+    unready = world.node().shared(table_ready=lambda: False)
     with pytest.raises(Unavailable):
-        build_plugin(settings, shared=parts(world, ready=False)).cmd_add(args, settings)
+        build_plugin(settings, shared=unready).cmd_add(args, settings)
 
 
 def test_the_agents_node_name_must_be_the_configurations(tmp_path: Path) -> None:
     world = CniWorld(tmp_path)
     with pytest.raises(InvalidConfig, match="'other' is not the agent's 'node1'"):
-        build_plugin(conf(nodename="other"), shared=parts(world))
-    build_plugin(conf(nodename="node1"), shared=parts(world))
+        build_plugin(conf(nodename="other"), shared=world.node().shared())
+    build_plugin(conf(nodename="node1"), shared=world.node().shared())
 
 
 def api(url: str) -> dict[str, Any]:
@@ -89,7 +74,7 @@ def test_what_agrees_with_the_agents_is_served(
     tmp_path: Path, agent: DatastoreConfig, settings: dict[str, Any]
 ) -> None:
     world = CniWorld(tmp_path)
-    shared = parts(world)
+    shared = world.node().shared()
     agreement = Agreement(agent, "https://api", shared.log)
     build_plugin(conf(**settings), shared=replace(shared, agreement=agreement))
 
@@ -120,7 +105,7 @@ def test_what_agrees_with_the_agents_is_served(
 def test_a_configuration_that_means_another_datastore_or_api_is_refused(
     tmp_path: Path, agent: DatastoreConfig, settings: dict[str, Any], message: str
 ) -> None:
-    shared = parts(CniWorld(tmp_path))
+    shared = CniWorld(tmp_path).node().shared()
     shared = replace(shared, agreement=Agreement(agent, "https://api", shared.log))
     with pytest.raises(InvalidConfig, match=message):
         build_plugin(conf(**settings), shared=shared)
@@ -229,7 +214,8 @@ def test_the_status_directory_is_the_configurations(tmp_path: Path) -> None:
     status.mkdir()
     (status / "k8s default%2Fweb-0 eth0").write_text('{"containerID": "c1"}')
     settings = conf(endpoint_status_dir=str(status), policy_setup_timeout_seconds=30)
-    build_plugin(settings, shared=parts(world)).cmd_add(world.node().args("web-0", "c1"), settings)
+    node = world.node()
+    build_plugin(settings, shared=node.shared()).cmd_add(node.args("web-0", "c1"), settings)
     assert "policy_timeout" not in [event for event, _ in world.node().log]
 
 

@@ -99,21 +99,7 @@ def test_the_networks_that_kubernetes_gave_a_node() -> None:
 
 
 def parts(world: CniWorld, program: FakeProgram) -> SharedParts:
-    node = world.node()
-    ports = node.ports()
-    return SharedParts(
-        store=world.store,
-        kube=world.kube,
-        kernel=node.kernel,
-        node="node1",
-        table_ready=lambda: True,
-        log=ports.log,
-        namespaces=node.machine,
-        locks=node.locks,
-        mtu_file=world.directory / "mtu",
-        run=program,
-        reaches=lambda url: url == "http://ready",
-    )
+    return world.node().shared(run=program, reaches=lambda url: url == "http://ready")
 
 
 def test_a_delegated_ipam_of_the_agents(world: CniWorld) -> None:

@@ -13,12 +13,13 @@ from cni_plugin.errors import AttachmentConflict, CheckFailed, InvalidConfig, No
 from cni_plugin.ipam_plugin import IPAMPlugin
 from cni_plugin.skel import dispatch
 from cni_plugin.types import NetConf, Result
-from cni_plugin.wiring import SharedParts, build_plugin
+from cni_plugin.wiring import build_plugin
 from libtortie.errors import InvalidInput, OwnerMismatch, TortieError, Unavailable
 from libtortie.kube.objects import Pod
 from libtortie.model import names
 from libtortie.model.keys import Kind, Resources
-from tests.fakes.cni_world import CniWorld, Faults, Killed, conf
+from tests.fakes.cni_steps import Faults, Killed
+from tests.fakes.cni_world import CniWorld, conf
 
 POOLS = Resources(Kind.IP_POOL)
 
@@ -192,7 +193,7 @@ def test_other_sandboxes_and_networks_are_left_alone(world: CniWorld, lan: Forei
 def test_handles_that_read_alike_are_never_shared(world: CniWorld, lan: Foreign) -> None:
     """Container `x.c1` of network `lan`, and container `c1` of network `lan.x`."""
     result = lan.add("", "c1", name="lan.x").to_wire("1.1.0")
-    with pytest.raises(AttachmentConflict, match=r"handle lan\.x\.c1 is container c1's"):
+    with pytest.raises(AttachmentConflict, match=r"handle lan\.x\.c1 is .* of container c1 of"):
         lan.add("", "x.c1")
     with pytest.raises(CheckFailed, match=r"container x\.c1 has no address"):
         lan.plugin.cmd_check(lan.node.args("", "x.c1"), lan.conf(prevResult=result))
@@ -403,17 +404,9 @@ def test_killed_at_every_step_a_repeat_completes_and_del_frees(
 def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
     """By the configuration alone: the executable's name does not reach the agent."""
     node = world.node()
-    parts = SharedParts(
-        store=world.store,
-        kube=world.kube,
-        kernel=node.kernel,
-        node="node1",
-        table_ready=lambda: False,
-        log=node.ports().log,
-        namespaces=node.machine,
-        locks=node.locks,
-    )
+    parts = node.shared(table_ready=lambda: False)
     world.put_pod("web-0")
+    phases: dict[str, set[str]] = {}
 
     def call(verb: str, **more: Any) -> tuple[int, Any]:
         env = {
@@ -434,7 +427,12 @@ def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
             **more,
         }
         stdin = json.dumps(body).encode()
-        answer = dispatch(env, stdin, lambda parsed: build_plugin(parsed, shared=parts))
+        answer = dispatch(
+            env,
+            stdin,
+            lambda parsed: build_plugin(parsed, shared=parts),
+            observe=lambda told, _: phases.update({verb: set(told.phases)}),
+        )
         return answer.code, json.loads(answer.stdout) if answer.stdout else None
 
     before = {"cniVersion": "1.1.0", "interfaces": [{"name": "x"}], "ips": []}
@@ -449,6 +447,8 @@ def test_over_the_whole_path_as_a_runtime_calls_it(world: CniWorld) -> None:
     assert call("GC", **{"cni.dev/valid-attachments": []}) == (0, None)
     assert world.allocated() == {}
     assert call("DEL") == (0, None)
+    assert phases["ADD"] == {"identity", "lock", "ipam"}
+    assert phases["DEL"] == {"lock", "ipam"}
     world.kube.remove(Pod, "web-0", "default")
     assert call("DEL") == (0, None)
     code, body = call("ADD", ipam={"type": "host-local"})

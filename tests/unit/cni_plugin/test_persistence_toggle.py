@@ -10,7 +10,7 @@ import pytest
 from cni_plugin import skel
 from cni_plugin.identity import DISABLED_TARGET
 from cni_plugin.types import Result
-from cni_plugin.wiring import SharedParts, build_plugin
+from cni_plugin.wiring import build_plugin
 from libtortie.errors import MigrationRefused, TortieError, Unauthorized, Unavailable
 from libtortie.kube.objects import IPAMSettings, Pod
 from libtortie.kube.port import PatchType
@@ -29,19 +29,9 @@ def toggle(world: CniWorld, value: str | None) -> None:
 def add(world: CniWorld, pod: str, container: str, node: str = "node1") -> Result:
     """Through the plugin as the agent builds it."""
     fake = world.node(node)
-    ports, settings = fake.ports(), conf(policy_setup_timeout_seconds=0)
-    parts = SharedParts(
-        store=world.store,
-        kube=world.kube,
-        kernel=fake.kernel,
-        node=node,
-        table_ready=lambda: True,
-        log=ports.log,
-        namespaces=fake.machine,
-        locks=fake.locks,
-        mtu_file=world.directory / "mtu",
-    )
-    return build_plugin(settings, shared=parts).cmd_add(fake.args(pod, container), settings)
+    settings = conf(policy_setup_timeout_seconds=0)
+    plugin = build_plugin(settings, shared=fake.shared())
+    return plugin.cmd_add(fake.args(pod, container), settings)
 
 
 def stop(world: CniWorld, pod: str, container: str, node: str = "node1") -> None:

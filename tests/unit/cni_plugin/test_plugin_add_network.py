@@ -13,6 +13,7 @@ from libtortie.errors import (
     KernelError,
 )
 from libtortie.linux.port import Route, RouteProto, VethPair
+from libtortie.model import names
 from tests.fakes.cni_world import (
     CniWorld,
     first_address,
@@ -112,6 +113,21 @@ def test_dual_stack(world: CniWorld) -> None:
     )
     assert any(r.dst == result.addresses[1].network for r in node.host.routes.values())
     assert node.host.sysctls[f"net/ipv6/conf/{host}/forwarding"] == "1"
+
+
+def test_nobody_looks_for_duplicates_of_an_ipv6_address(world: CniWorld) -> None:
+    """For two seconds it would answer nobody. A search that has begun ends with IPv6."""
+    node = world.node()
+    world.pool("pool-6", "fd00:10:65::/112")
+    world.put_pod("web-0", annotations={"cni.projectcalico.org/ipFamilies": '["IPv6"]'})
+    host, netns = names.host_ifname("default", "web-0"), node.netns("c1")
+    for name, space in ((host, node.host), ("eth0", node.machine.space(netns))):
+        space.sysctls[f"net/ipv6/conf/{name}/accept_dad"] = "1"  # as the kernel has it
+    node.add("web-0", "c1")
+    for name in (host, "eth0"):
+        base = f"write_sysctl net/ipv6/conf/{name}"
+        steps = [f"{base}/disable_ipv6 1", f"{base}/accept_dad 0", f"{base}/disable_ipv6 0"]
+        assert [step for step in world.faults.seen if step in steps] == steps
 
 
 def test_no_ipv6_in_the_kernel_matters_to_those_who_want_it_only(world: CniWorld) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cni_plugin.addresses import Giver, recorded
-from cni_plugin.delegate import Delegate, DelegateFailed, Finished
+from cni_plugin.child import Finished
+from cni_plugin.delegate import Delegate, DelegateFailed
 from cni_plugin.errors import CheckFailed, InvalidConfig, NotReady, PolicyLate
 from cni_plugin.types import Result
 from cni_plugin.undo import SECONDS
@@ -352,6 +353,24 @@ def test_gc_takes_the_stale_down_and_passes_the_list_on(world: CniWorld) -> None
     node.gc(("c1", "eth0"))
     assert set(program.held) == {("c1", "eth0")}
     assert [one.spec.container_id for one in world.endpoints()] == ["c1"]
+
+
+def test_gc_tells_the_programs_error_and_all_others(world: CniWorld) -> None:
+    node, program = delegating(world)
+    for number in range(2):
+        world.put_pod(f"web-{number}")
+        node.add(f"web-{number}", f"c{number}")
+
+    def fails(path: Path, env: Any, stdin: bytes) -> Finished:
+        if env["CNI_COMMAND"] == "GC" or env.get("CNI_CONTAINERID") == "c0":
+            return Finished(1, b'{"code": 7, "msg": "no"}')
+        return program(path, env, stdin)
+
+    node.use(fails, **program.settings())
+    with pytest.raises(DelegateFailed, match="DEL: no") as caught:
+        node.gc()
+    assert [note for note in caught.value.__notes__ if "GC: no" in note]
+    assert [one.spec.container_id for one in world.endpoints()] == ["c0"], "it went on"
 
 
 def test_a_migration_target_cannot_get_its_vms_address_there(world: CniWorld) -> None:

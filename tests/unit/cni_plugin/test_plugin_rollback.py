@@ -16,7 +16,8 @@ import pytest
 from cni_plugin.errors import PolicyLate
 from cni_plugin.types import Result
 from libtortie.errors import TortieError
-from tests.fakes.cni_world import CniNode, CniWorld, Faults, Killed, owners
+from tests.fakes.cni_steps import Faults, Killed
+from tests.fakes.cni_world import CniNode, CniWorld, owners
 from tests.fakes.ipam_program import NEW, FakeProgram
 
 HANDLE = "k8s-pod-network.vmi.default.db"

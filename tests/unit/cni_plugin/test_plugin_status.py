@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cni_plugin import status
 from cni_plugin.errors import InvalidConfig, NotReady
+from cni_plugin.plugin import Plugin
 from ipam.client import AddressRequest
 from libtortie.errors import Unauthorized, Unavailable
 from libtortie.kube.objects import Pod
@@ -40,6 +42,19 @@ def test_no_rules_any_more_while_workloads_are_there(world: CniWorld) -> None:
     refused(world, "tortie-node", code=51)
     node.kernel.delete_link(next(iter(node.veths())))
     refused(world, "tortie-node", code=50)
+
+
+def test_an_agent_that_is_away_for_longer_than_a_restart(world: CniWorld) -> None:
+    """The fallback would attach the pod, and nobody would let a packet of it pass."""
+    node = world.node()
+    back = {"at": 0.0}
+    ports = node.ports(agent_listens=lambda: world.clock.elapsed >= back["at"])
+    for back["at"] in (0.0, 3.0):
+        Plugin(ports).cmd_status(conf())
+    back["at"] = float("inf")
+    with pytest.raises(NotReady, match=r"no agent listens.*tortie-node"):
+        Plugin(ports).cmd_status(conf())
+    assert world.clock.elapsed == pytest.approx(3.0 + status.AWAY_SECONDS, abs=0.5)
 
 
 def test_a_locked_datastore(world: CniWorld) -> None:

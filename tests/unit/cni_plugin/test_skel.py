@@ -109,10 +109,27 @@ def test_arguments_that_are_known_or_may_be_ignored(args: str) -> None:
     assert plugin.calls
 
 
-def test_del_takes_any_arguments() -> None:
+@pytest.mark.parametrize(
+    "args",
+    [
+        "PORT=7",
+        "IgnoreUnknown=yes",
+        "nonsense",
+        "=x",
+        "K8S_POD_UID=\udcff",
+        "K8S_POD_NAME=../x;K8S_POD_NAMESPACE=d",
+        "K8S_POD_NAME=x;K8S_POD_NAMESPACE=a.b",
+        f"K8S_POD_NAME={'x' * 254};K8S_POD_NAMESPACE=d",
+    ],
+)
+@pytest.mark.parametrize("netns", ["relative", "/run/\udcff", "/run/\0"])
+def test_del_goes_by_what_it_can_read(args: str, netns: str) -> None:
     plugin = Recorder()
-    for args in ("PORT=7", "IgnoreUnknown=yes"):
-        assert call(plugin, CNI_COMMAND="DEL", CNI_ARGS=args)[0].code == 0
+    said = args + ";IP=10.0.0.1"
+    assert call(plugin, CNI_COMMAND="DEL", CNI_ARGS=said, CNI_NETNS=netns)[0].code == 0
+    ((_, seen, _),) = plugin.calls
+    assert (seen.container_id, seen.netns, seen.pod) == ("c1", "", "")
+    assert seen.args["IP"] == "10.0.0.1"
 
 
 def test_a_factory_gets_the_configuration() -> None:
@@ -185,7 +202,7 @@ def test_no_version_means_the_oldest_for_every_verb_alike() -> None:
         ({"CNI_NETNS": "/run/netns/\udcff"}, "CNI_NETNS"),
         ({"CNI_IFNAME": "eth\udcff"}, "CNI_IFNAME"),
         ({"CNI_ARGS": "K8S_POD_UID=\udcff"}, "CNI_ARGS"),
-        ({"CNI_ARGS": "K8S_POD_UID=\udcff", "CNI_COMMAND": "DEL"}, "CNI_ARGS"),
+        ({"CNI_ARGS": "\udcff=1"}, "CNI_ARGS"),
         ({"CNI_COMMAND": "\udcff"}, "CNI_COMMAND"),
         ({"CNI_NETNS": None}, "CNI_NETNS"),
         ({"CNI_NETNS": "relative"}, "CNI_NETNS"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 from controllers.gc import SPACING_SECONDS, TROUBLE_SECONDS, Collector, Settings
 from controllers.report import SHOWN, counts, line, text
 from ipam.gc import Means
+from ipam.gc_inventory import Inventory
 from libtortie.errors import Unavailable
+from libtortie.model.keys import Affinities
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.gc_world import BOTH, Town
 from tests.fakes.ipam_world import START, UNHURRIED
@@ -61,7 +65,10 @@ class Bench:
             retry=UNHURRIED,
         )
         wanted = Settings(**{"grace": 900.0, "period": 450.0} | settings)
-        return Collector(means, wanted, self.stop, self.said.append, self.complaints.append)
+        return Collector(means, wanted, self.stop, self.say, self.complaints.append)
+
+    def say(self, line: Iterable[str]) -> None:
+        self.said.append("".join(line))
 
 
 @pytest.fixture
@@ -158,10 +165,10 @@ def test_the_pass_in_numbers_in_words_and_as_json(bench: Bench) -> None:
     assert told[0].startswith(f"wait (in 900 s): {address} of handle k8s-pod-network.c-web: pod ")
     assert len(told) == 2
     assert len(list(text(swept, dry_run=True))) == len(swept.verdicts) + 1
-    body = json.loads(line(swept, START, dry_run=False))
+    body = json.loads("".join(line(swept, START, dry_run=False)))
     assert body["time"] == "2026-08-22T13:30:00Z"
     assert [one["kind"] for one in body["verdicts"]] == ["address"]
-    full = json.loads(line(swept, START, dry_run=True))
+    full = json.loads("".join(line(swept, START, dry_run=True)))
     assert len(full["verdicts"]) == len(swept.verdicts)
 
 
@@ -173,9 +180,42 @@ def test_of_many_reasons_for_not_knowing_a_few_are_shown(bench: Bench) -> None:
     told = list(text(swept, dry_run=False))
     assert len(told) == SHOWN + 2
     assert told[SHOWN] == f"keep ({11 - SHOWN}): unknown, for {11 - SHOWN} more reasons"
-    body = json.loads(line(swept, START, dry_run=False))
+    body = json.loads("".join(line(swept, START, dry_run=False)))
     assert body["verdicts"] == []
     assert body["unknown"]["count"] == 11
     assert [one["count"] for one in body["unknown"]["reasons"]] == [1] * SHOWN
     assert body["unknown"]["reasons"][0]["reason"].endswith(": away")
-    assert len(json.loads(line(swept, START, dry_run=True))["verdicts"]) == len(swept.verdicts)
+    assert len(json.loads("".join(line(swept, START, dry_run=True)))["verdicts"]) == len(
+        swept.verdicts
+    )
+
+
+def test_a_pass_gives_up_what_the_one_before_saw(bench: Bench) -> None:
+    """A large cluster's records fill the memory once, never twice."""
+    alive: list[int] = []
+
+    class Counting(FaultyStore):
+        def list(self, scope: Any) -> Any:
+            if scope == Affinities():
+                alive.append(sum(isinstance(one, Inventory) for one in gc.get_objects()))
+            return super().list(scope)
+
+    gc.collect()
+    bench.store = Counting(bench.store)
+    assert bench.collector().run()
+    assert len(alive) > 2
+    assert set(alive) == {alive[0]}
+
+
+def test_cycles_are_not_searched_for_during_a_pass_and_are_after_it(bench: Bench) -> None:
+    searched: list[bool] = []
+
+    class Asking(FaultyStore):
+        def list(self, scope: Any) -> Any:
+            searched.append(gc.isenabled())
+            raise Unavailable("away")
+
+    bench.store = Asking(bench.store)
+    assert bench.collector().run()
+    assert set(searched) == {False}
+    assert gc.isenabled()

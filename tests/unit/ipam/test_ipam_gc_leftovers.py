@@ -42,7 +42,9 @@ def test_nodes_and_endpoints_that_stay_behind_are_told_with_some_names() -> None
     assert town.last is not None
     told = list(report.text(town.last, dry_run=False))
     assert "left alone: 1 Nodes of removed nodes: n1" in told
-    assert '"leftAlone": ["1 Nodes' in report.line(town.last, town.world.now(), dry_run=False)
+    assert '"leftAlone": ["1 Nodes' in "".join(
+        report.line(town.last, town.world.now(), dry_run=False)
+    )
 
 
 def test_an_api_that_does_not_answer_makes_nothing_a_leftover() -> None:

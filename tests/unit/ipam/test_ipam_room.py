@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
 
@@ -9,9 +10,10 @@ import pytest
 
 from ipam.block import new_block
 from ipam.ownership import pod_owner
-from ipam.room import FEW, MOST_BLOCKS, MOST_BYTES, Portion, is_light, size_of
+from ipam.room import FEW, FULL, MOST_BLOCKS, MOST_BYTES, Portion, is_heavy, is_light, size_of
 from libtortie.model.ipam import Attribute, Block, Owner
 from tests.fakes.ipam_world import START
+from tests.fakes.large_ipam import REQUEST
 
 LABEL, NAME, ID, UID = "n" * 63, "n" * 253, "c" * 64, "u" * 36
 LAST = 2**64 - 1
@@ -56,6 +58,61 @@ def test_what_is_light_is_short_with_the_longest_names_in_the_largest_blocks() -
     assert is_light(pair)
     assert sum(map(size_of, pair)) < MOST_BYTES
     assert not is_light([*pair, held("10.0.0.0/30", 1)])
+
+
+def filled(attribute: Callable[[int], Attribute]) -> Block:
+    """A block of 4,096 addresses, as full as it is given."""
+    empty = new_block(ip_network("10.0.0.0/20"), node="n1", now=START)
+    low, high = 0, len(empty.allocations)
+    while low + 1 < high:
+        count = (low + high) // 2
+        block = with_attributes(empty, [attribute(n) for n in range(count)])
+        low, high = (low, count) if is_heavy(block, ()) else (count, high)
+    return with_attributes(empty, [attribute(n) for n in range(low + 1)])
+
+
+def with_attributes(empty: Block, attributes: Sequence[Attribute]) -> Block:
+    rest = [None] * (len(empty.allocations) - len(attributes))
+    return replace(
+        empty,
+        allocations=(*range(len(attributes)), *rest),
+        unallocated=tuple(range(len(attributes), len(empty.allocations))),
+        attributes=tuple(attributes),
+    )
+
+
+def short(pod: int) -> Owner:
+    return pod_owner(
+        namespace="shop",
+        pod=f"virt-launcher-db-{pod:05}",
+        node=f"node-{pod:04}",
+        timestamp=START,
+        container_id=ID,
+        pod_uid=UID,
+        vmi_name=f"db-{pod:05}",
+        vmi_uid=UID,
+        vm_uid=UID,
+        vmim_uid=UID,
+    )
+
+
+@pytest.mark.parametrize("owner", [short, longest])
+def test_all_vms_of_a_block_that_is_full_may_migrate_at_once(owner: Callable[[int], Owner]) -> None:
+    full = filled(lambda n: Attribute(handle_id=f"k8s-pod-network.vmi.{n:05}", active=owner(n)))
+    moving = [replace(one, alternate=one.active) for one in full.attributes]
+    assert MOST_BYTES < size_of(with_attributes(full, moving)) < REQUEST - 60_000
+
+
+def test_nothing_is_kept_free_for_second_owners_of_pods_or_of_those_that_have_one() -> None:
+    def pod(number: int) -> Attribute:
+        plain = {key: value for key, value in longest(number).items() if key != "vmi-name"}
+        return Attribute(handle_id=f"k8s-pod-network.{number:064}", active=plain)
+
+    def moving(number: int) -> Attribute:
+        return replace(pod(number), active=longest(number), alternate=longest(number))
+
+    assert size_of(filled(pod)) > FULL - 3000
+    assert size_of(filled(moving)) > FULL - 6000
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from lab.cli import main
-from lab.cluster import make_way, meshed, sessions_of, until
+from lab.cluster import meshed, sessions_of, until
 from lab.names import lab_nodes
 from lab.processes import Ledger, Recorded, is_same, start_time
 from lab.state import CHECKOUT, LabRecord, StateDir, active_root, lab_lock, refuse_foreign
@@ -91,37 +91,6 @@ def test_the_lock_is_waited_for(tmp_path: Path) -> None:
         got.append("first")
     thread.join()
     assert got == ["first", "second"]
-
-
-@pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_a_lab_of_which_only_files_are_left_makes_way(
-    tmp_path: Path, theirs: StateDir, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """It was killed before it made anything, or the machine was started anew."""
-    monkeypatch.setattr("lab.cluster.missing_tools", list)
-    for module in ("lab.cluster", "lab.teardown"):
-        monkeypatch.setattr(f"{module}.lab_namespaces", lambda: ())
-    made = tmp_path / "made"
-    made.mkdir()
-    theirs.write(LabRecord(3, "8s", (str(made),)))
-    (theirs.root / "processes").write_text(f"{os.getpid()} 1 an agent before the reboot\n")
-    ours = theirs if place == "here" else StateDir(tmp_path / "ours")
-    make_way(ours)
-    assert not theirs.root.exists()
-    assert not made.exists()
-    assert active_root() is None
-
-
-@pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_a_lab_of_which_a_namespace_is_left_does_not_make_way(
-    tmp_path: Path, theirs: StateDir, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    monkeypatch.setattr("lab.cluster.missing_tools", list)
-    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ("tlab-of-theirs",))
-    ours = theirs if place == "here" else StateDir(tmp_path / "ours")
-    with pytest.raises(LabError, match="a lab is up already"):
-        make_way(ours)
-    assert theirs.record_file.exists()
 
 
 @pytest.fixture

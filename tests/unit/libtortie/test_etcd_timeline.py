@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,10 +13,20 @@ from libtortie.datastore.etcd_timeline import Timeline
 NOW = Header(cluster=7, revision=100, term=3)
 
 
-def told(timeline: Timeline, *headers: Header) -> int:
+@dataclass(eq=False)
+class Line:
+    """What answers come over."""
+
+    over: bool = False
+
+
+LASTING = Line()
+
+
+def told(timeline: Timeline, *headers: Header, line: Line = LASTING) -> int:
     """What it counts after answers one after another."""
     for header in headers:
-        timeline.learn(header, timeline.moment())
+        timeline.learn(header, timeline.moment(), line)
     return timeline.rewinds
 
 
@@ -64,7 +74,7 @@ def test_an_answer_to_what_was_asked_before_another_was_answered_may_be_older() 
     timeline = Timeline()
     sent = timeline.moment()
     told(timeline, NOW)
-    timeline.learn(Header(7, 60, 3), sent)
+    timeline.learn(Header(7, 60, 3), sent, LASTING)
     assert timeline.rewinds == 0
     assert told(timeline, Header(7, 99, 3)) == 1, "it is the latest that counts"
 
@@ -73,9 +83,38 @@ def test_two_answers_on_their_way_tell_of_one_restore_once() -> None:
     timeline = Timeline()
     told(timeline, NOW)
     first, second = timeline.moment(), timeline.moment()
-    timeline.learn(Header(7, 50, 3), first)
-    timeline.learn(Header(7, 51, 3), second)
+    timeline.learn(Header(7, 50, 3), first, LASTING)
+    timeline.learn(Header(7, 51, 3), second, LASTING)
     assert timeline.rewinds == 1
+
+
+def test_what_came_over_a_connection_counts_as_long_as_it_lasts() -> None:
+    timeline, first, second = Timeline(), Line(), Line()
+    assert told(timeline, NOW, NOW, line=first) == 0
+    first.over = True
+    assert timeline.rewinds == 1, "before anything more is asked"
+    assert told(timeline, NOW, Header(7, 101, 3), line=second) == 1, "and once only"
+    assert told(timeline, NOW, line=LASTING) == 2, "by another way: the first may last, or not"
+    assert told(timeline, NOW, line=second) == 3
+
+
+def test_an_answer_over_what_ended_meanwhile_may_have_come_over_something_else() -> None:
+    timeline, line = Timeline(), Line()
+    told(timeline, NOW, line=line)
+    sent = timeline.moment()
+    line.over = True
+    timeline.learn(Header(7, 200, 3), sent, line)
+    assert timeline.rewinds == sent.rewinds + 1
+
+
+def test_an_answer_from_before_the_end_of_a_connection_is_not_of_the_next() -> None:
+    timeline, old, new = Timeline(), Line(), Line()
+    told(timeline, NOW, line=old)
+    late = timeline.moment()
+    old.over = True
+    before = told(timeline, NOW, line=new)
+    timeline.learn(NOW, late, old)
+    assert told(timeline, NOW, line=new) > before
 
 
 def test_the_header_of_an_answer() -> None:

@@ -188,9 +188,9 @@ def test_lists() -> None:
 
 def test_a_list_that_does_not_end_or_is_cut() -> None:
     page = {"metadata": {"resourceVersion": "7", "continue": "b"}}
-    assert replies.list_meta(page, "c", "a") == ("7", "b")
+    assert replies.list_meta(page, "c", {"a"}) == ("7", "b")
     with pytest.raises(errors.Malformed, match="c: the list goes round in circles"):
-        replies.list_meta(page, "c", "b")
+        replies.list_meta(page, "c", {"a", "b", "c"})
     cut = {"metadata": {"resourceVersion": "7", "remainingItemCount": 3}}
     with pytest.raises(errors.Malformed, match="c: the list is cut: it names no next page"):
         replies.list_meta(cut, "c")

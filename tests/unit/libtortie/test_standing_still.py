@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import threading
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from libtortie.errors import Unavailable
-from libtortie.kube.transport import MOST_FORGIVEN, STEP, DeadlineError, Limits
+from libtortie.datastore.etcd_cluster import EtcdCluster
+from libtortie.datastore.etcd_config import EtcdConfig, Timing
+from libtortie.datastore.etcd_rpc import Failure
+from libtortie.datastore.sqlite import SqliteDatastore
+from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate
+from libtortie.errors import NotFound, Unavailable
+from libtortie.kube.transport import DeadlineError, Limits
 from libtortie.linux import netns
+from libtortie.model.keys import HandleKey
 from tests.fakes.agent_world import Clock
 
 
@@ -67,6 +77,110 @@ def test_one_blocking_call_of_the_whole_deadline_is_not_forgiven() -> None:
     limits = Limits(5.0, clock=clock)
     clock.now += limits.left() - 0.1
     assert waited(limits, clock) == pytest.approx(0.1)
+
+
+def steps(deadline: Deadline, clock: Clock, late: float = 0.0) -> float:
+    """As `waited`."""
+    granted = 0.0
+    while step := deadline.step():
+        granted += step
+        clock.now += step + late
+    return granted
+
+
+def test_steps_add_up_to_a_deadline_but_for_those_that_ended_late() -> None:
+    clock = Clock()
+    assert steps(Deadline(5.0, clock), clock) == pytest.approx(5.0)
+    deadline = Deadline(5.0, clock)
+    deadline.step()
+    clock.now += 20
+    assert steps(deadline, clock) == pytest.approx(5.0)
+    began = clock.now
+    steps(Deadline(5.0, clock), clock, late=3.0)
+    assert clock.now - began <= 5.0 + MOST_FORGIVEN + STEP + 3.0
+
+
+def stood_still(monkeypatch: pytest.MonkeyPatch, late: float = 20.0) -> list[float]:
+    """Make the next deadlines' first steps end late; the steps that they were given so far."""
+    given: list[float] = []
+
+    class Late(Deadline):
+        def __init__(self, seconds: float) -> None:
+            self.clock = Clock()
+            super().__init__(seconds, self.clock)
+
+        def step(self, most: float = STEP) -> float:
+            wait = super().step(most)
+            given.append(wait)
+            self.clock.now += wait + (late if len(given) == 1 else 0.0)
+            return wait
+
+    for module in ("libtortie.datastore.sqlite", "libtortie.datastore.etcd_cluster"):
+        monkeypatch.setattr(f"{module}.Deadline", Late)
+    return given
+
+
+class Held:
+    """A lock that is given at the second asking."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def acquire(self, timeout: float) -> bool:
+        self.asked.append(timeout)
+        return len(self.asked) == 2
+
+    def release(self) -> None:
+        pass
+
+
+def test_a_writer_to_sqlite_outlives_a_machine_that_stood_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqliteDatastore(tmp_path / "db")) as store:
+        lock = Held()
+        monkeypatch.setattr(store, "_write_lock", lock)
+        stood_still(monkeypatch)
+        with pytest.raises(NotFound):
+            store.delete(HandleKey("h"))
+        assert lock.asked == [STEP, STEP]
+
+
+def test_a_read_of_etcd_that_ended_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC's own deadline passes while nobody runs."""
+    cluster = EtcdCluster(EtcdConfig("http://127.0.0.1:1"), Timing(), choose=lambda _: 0)
+    asked: list[float] = []
+
+    def call(method: str, request: object, seconds: float, metadata: object) -> bytes:
+        asked.append(seconds)
+        if len(asked) == 1:
+            raise Failure(Unavailable("deadline exceeded"), untouched=False, again=True)
+        return b""
+
+    monkeypatch.setattr(cluster._current(), "call", call)
+    stood_still(monkeypatch)
+    assert cluster.read("range", b"") == b""
+    assert asked[0] == 5.0 and len(asked) == 2
+    cluster.close()
+
+
+def test_a_process_of_ours_is_waited_for_in_steps_and_killed_at_last() -> None:
+    def start() -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(["/bin/cat"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    assert communicate(start(), Deadline(60.0), "in") == ("in", "")
+    clock = Clock()
+    deadline = Deadline(5.0, clock)
+    clock.now += 6
+    done = communicate(start(), deadline, "in")
+    assert done == ("in", ""), "it stood still from the start"
+    silent = subprocess.Popen(
+        ["/bin/sleep", "inf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        communicate(silent, Deadline(0.01))
+    assert silent.returncode == -signal.SIGKILL
 
 
 def test_work_in_a_namespace_outlives_a_machine_that_stood_still(

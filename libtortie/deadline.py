@@ -1,0 +1,74 @@
+"""Deadlines that count the time in which this process ran.
+
+A paused VM or a starved process finds its deadline passed though nobody had the time to answer.
+So waiting goes in steps, and one that ends much later than it was to end does not count.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+
+STEP = 1.0
+"""Seconds of one wait."""
+STANDSTILL = 0.5
+"""Seconds: a wait that ends so late tells that this process was not running."""
+MOST_FORGIVEN = 60.0
+"""Seconds of standing still by which a deadline may be outlived."""
+
+
+class Standstill:
+    """Tells of waits one after another for how long this process stood still; in seconds."""
+
+    def __init__(self, now: float, due: float) -> None:
+        self._began, self._due = now, due
+        self._mercy = MOST_FORGIVEN
+
+    def expect(self, now: float, due: float) -> None:
+        """A wait begins now and is to end when it is due."""
+        self._began, self._due = now, due
+
+    def forgiven(self, now: float) -> float:
+        """What does not count of the last wait, which ends now."""
+        if now - self._due <= STANDSTILL:
+            return 0.0
+        stood = min(now - self._began, self._mercy)
+        self._mercy -= stood
+        return stood
+
+
+class Deadline:
+    """When something must be over that is waited for in steps."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        now = clock()
+        self._end = now + seconds
+        self._standstill = Standstill(now, self._end)
+
+    def step(self, most: float = STEP) -> float:
+        """For how long to wait now, at most; 0 when time is over."""
+        now = self._clock()
+        self._end += self._standstill.forgiven(now)
+        wait = min(max(self._end - now, 0.0), most)
+        self._standstill.expect(now, now + wait)
+        return wait
+
+
+def communicate(
+    process: subprocess.Popen[str], deadline: Deadline, text: str | None = None
+) -> tuple[str, str]:
+    """What a process prints to its two pipes. Raises `TimeoutExpired`, when it is killed."""
+    with process:
+        try:
+            while wait := deadline.step():
+                try:
+                    return process.communicate(text, timeout=wait)
+                except subprocess.TimeoutExpired:
+                    continue
+            raise subprocess.TimeoutExpired(process.args, deadline.seconds)
+        except BaseException:
+            process.kill()
+            raise
