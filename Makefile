@@ -2,9 +2,9 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3
 
-.PHONY: setup shim fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni soak soak-ipam clean
+.PHONY: setup shim fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy soak soak-ipam clean
 
 setup: $(STAMP)
 
@@ -63,13 +63,16 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam bench-gc bench-cni
+bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
 
 bench-cni: setup shim
 	$(PY) -m tests.bench.cni --out bench/cni.json
+
+bench-proxy: setup
+	$(PY) -m tests.bench.proxy --out bench/proxy.json
 
 bench-gc: setup
 	$(PY) -m tests.bench.gc --out bench/gc.json
