@@ -194,7 +194,7 @@ class SealFlow:
         It waits until what came has been opened: OpenSSL would lose that.
         """
         if not self._said_end:
-            if self._tls.incoming.pending:
+            if self._tls.unopened:
                 return False
             with suppress(ssl.SSLError):  # it would like to read the peer's, too
                 self._tls.object.unwrap()
@@ -291,7 +291,7 @@ class OpenFlow:
     def _open(self) -> None:
         """Open records until there is no whole one, or no room."""
         try:
-            while self._opened < CHUNK_BYTES and (self._tls.incoming.pending or self._cut_off):
+            while self._opened < CHUNK_BYTES and (self._tls.unopened or self._cut_off):
                 room = self._plain[self._opened :]
                 count = _count(self._tls.object.read(len(room), room))
                 if not count:

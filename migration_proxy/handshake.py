@@ -20,6 +20,7 @@ MOST_HANDSHAKE_BYTES = 1 << 20
 HANDSHAKE_RECORD, ALERT_RECORD = 0x16, 0x15
 PLAIN_PEER = "the peer speaks plain here, where TLS is on: set disable_tls alike on both nodes"
 TLS_PEER = "the peer speaks TLS here, where disable_tls is on: set disable_tls alike on both nodes"
+UNHEARD_PEER = "disable_tls is on here and must be alike on both nodes"
 SILENT_PEER = "does it have disable_tls? It must be alike on both nodes"
 MODE_ALERT = bytes((ALERT_RECORD, 3, 1, 0, 2, 2, 70))
 """A fatal alert `protocol_version`, as each side can read it (RFC 8446 §6)."""
@@ -41,6 +42,11 @@ class Tls:
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
     peer: Peer
+
+    @property
+    def unopened(self) -> int:
+        """Bytes that came and were not read: sealed ones, and those of a record read in part."""
+        return self.incoming.pending + self.object.pending()
 
 
 def is_tls(first: bytes) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from migration_proxy.flows import CHUNK_BYTES, PIPE_BYTES, Flow, SinkGone, failure_text
-from migration_proxy.handshake import MODE_ALERT, TLS_PEER, is_tls
+from migration_proxy.handshake import MODE_ALERT, TLS_PEER, UNHEARD_PEER, is_tls
 from migration_proxy.rate import Rate
 
 LINGER_SECONDS = 2.0
@@ -76,6 +76,8 @@ class Relay:
         trouble = "failed"
         try:
             trouble = self._move()
+        except ConnectionError as error:
+            trouble = self._gone(failure_text(error))
         except (OSError, ssl.SSLError) as error:
             trouble = failure_text(error)
         finally:
@@ -95,7 +97,7 @@ class Relay:
         while not (outward.done and inward.done) or outward.broken or inward.broken:
             if self.stopped():
                 return STOPPED
-            if self.plain and self._inward_is_tls():
+            if self.plain and self.inward.readable and self._inward_is_tls():
                 return TLS_PEER
             self._paused = False
             moved = [self._turn(way) for way in self._ways]
@@ -168,10 +170,14 @@ class Relay:
         """What to say of a stream of which one side went first."""
         outward, inward = self._ways
         if outward.broken:
-            return "the peer is gone"
+            return self._gone("the peer is gone")
         if inward.dropped or inward.flow.held or not inward.flow.ended:
             return "the local program is gone"
         return ""  # it closed after its last word, and the peer had nothing more to say
+
+    def _gone(self, trouble: str) -> str:
+        """A peer of a plain stream that went without a word may have awaited TLS."""
+        return f"{trouble} and said nothing: {UNHEARD_PEER}" if self.plain else trouble
 
     def _wait(self, timeout_ms: float | None) -> None:
         """See which sockets are ready, and until when not."""
@@ -225,6 +231,9 @@ class Relay:
         try:
             first = self.remote.recv(_PEEK_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
+            self.inward.readable = False
+            return False
+        if not first:  # its end, before a word: `_gone` says so
             return False
         self.plain = False
         if not is_tls(first):

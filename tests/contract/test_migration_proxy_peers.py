@@ -206,6 +206,20 @@ class TestModes:
                 accepted.close()
             assert "the peer speaks plain here" in failure(made.source)
 
+    def test_a_plain_source_and_a_target_that_goes_without_a_word(self) -> None:
+        """As KubeVirt's does that has TLS: it reads what is none, and closes."""
+        with nodes(config(None), config(None)) as made:
+            (port,) = [port for port, name in made.ports.ports.items() if name == 49152]
+            made.target.stop_target_listener(KEY)
+            with socket.create_server(("127.0.0.1", port)) as theirs:
+                caller = made.call()
+                caller.sendall(b"QEVM")
+                accepted, _ = theirs.accept()
+                accepted.recv(1)
+                accepted.close()
+                assert ended(caller)
+            assert "disable_tls is on here and must be alike" in failure(made.source)
+
     def test_plain_is_for_allowed_addresses_only(self) -> None:
         with nodes(config(None), config(None, allowed_peers=["192.0.2.0/24"])) as made:
             refused(made)
