@@ -40,7 +40,11 @@ test-fast: setup shim
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
 PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
 
-peer: $(PEER) build/peer/cnitool
+peer: $(PEER) build/peer/cnitool build/peer/kubevirtproxy
+
+# KubeVirt's migration proxy.
+build/peer/kubevirtproxy: $(wildcard tests/peer/kubevirt/*)
+	go build -C tests/peer/kubevirt -mod=readonly -trimpath -o ../../../$@ .
 
 # The CNI project's own caller.
 build/peer/cnitool: $(wildcard tests/peer/cnitool/*)
