@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,19 +79,14 @@ def in_turns(
 
 def plain(site: Site, size: Size, tell: Callable[[str], None]) -> tuple[list[BenchRow], Speeds]:
     """One stream without TLS."""
-    with (
-        ours(site, "plain", None) as way,
-        socat(site, 8192) as small,
-        socat(site, 1 << 17) as large,
-    ):
-        ways = (way, small, large)
+    with ours(site, "plain", None) as way, socat(site) as peer:
+        ways = (way, peer)
         for each in ways:
             check(site, each, min(size.bytes, CHECKED_BYTES))
         runs = _runs(site, ways, 1, size.bytes)
         found = in_turns(size, runs | {"iperf3": lambda: iperf3(site, size.bytes)}, tell)
-    best = max((small.name, large.name), key=lambda name: statistics.median(found[name]))
     rows = [
-        _against(f"plain, 1 stream; {best}", found, way.name, best, 1.0),
+        _against(f"plain, 1 stream; {peer.name}", found, way.name, peer.name, 1.0),
         _against("plain, 1 stream; raw TCP of iperf3", found, way.name, "iperf3", 0.9),
     ]
     return rows, found
@@ -102,21 +97,14 @@ def secure(
 ) -> tuple[list[BenchRow], dict[str, Speeds]]:
     """One stream and eight with TLS."""
     rows, found = [], {}
-    with ExitStack() as stack:
-        way = stack.enter_context(ours(site, "tls", certificates))
-        peers = [
-            stack.enter_context(haproxy(site, certificates, buffer))
-            for buffer in (1 << 14, 1 << 17)
-        ]
-        for each in (way, *peers):
+    with ours(site, "tls", certificates) as way, haproxy(site, certificates) as peer:
+        for each in (way, peer):
             check(site, each, min(size.bytes, CHECKED_BYTES))
         for streams in (1, MULTIFD):
             what = f"TLS, {streams} stream{'s' if streams > 1 else ''}"
-            runs = _runs(site, (way, *peers), streams, size.bytes)
             tell(what)
-            found[what] = each_run = in_turns(size, runs, tell)
-            best = max(peers, key=lambda peer: statistics.median(each_run[peer.name])).name
-            rows.append(_against(f"{what}; {best}", each_run, way.name, best, 1.0))
+            found[what] = in_turns(size, _runs(site, (way, peer), streams, size.bytes), tell)
+            rows.append(_against(f"{what}; {peer.name}", found[what], way.name, peer.name, 1.0))
     return rows, found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from migration_proxy import unix_sockets
 from migration_proxy.config import TlsConfig
 from tests.fakes.migration_proxies import (
     KEY,
@@ -157,6 +158,17 @@ def test_a_reader_that_is_slow_holds_the_writer_back(both: Nodes) -> None:
     caller.setblocking(True)
     caller.shutdown(socket.SHUT_WR)
     assert len(receive(program)) == sent
+
+
+def test_more_may_wait_for_a_program_than_the_kernel_lets_a_program_have(tmp_path: Path) -> None:
+    """Bounded all the same."""
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen(1)
+        with unix_sockets.dial(path, 120, lambda _: None) as sock:
+            size = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert size == 2 * unix_sockets.SEND_BUFFER_BYTES
 
 
 def test_sixty_four_streams_of_one_listener(both: Nodes) -> None:
