@@ -198,9 +198,15 @@ class ControlServer:
                 continue
             client.setblocking(True)
             self._slots.acquire()
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._handle, args=(client,), name="control", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads: that ends no migration
+                client.close()
+                self._slots.release()
+                self._log.warning("control_refused", reason=error)
         listener.close()
 
     def stop(self) -> None:

@@ -63,7 +63,7 @@ class Listener:
         self._sessions: dict[Session, threading.Thread] = {}
         self._stopped = threading.Event()
         self._wake, self._waker = wake_pair()
-        self._thread = threading.Thread(target=self._accept, name="accept", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="accept", daemon=True)
 
     @property
     def port(self) -> int:
@@ -116,6 +116,13 @@ class Listener:
             os.close(self._wake)
         return not left
 
+    def _run(self) -> None:
+        """Nobody may connect to a listener that has no thread, and wait for ever."""
+        try:
+            self._accept()
+        except Exception as error:  # whatever it is
+            self._give_up(repr(error))
+
     def _accept(self) -> None:
         self._socket.setblocking(False)
         poll = select.poll()
@@ -142,10 +149,13 @@ class Listener:
             self._hear(self, None, f"accept: {error.strerror}: the stream has to wait")
             self._stopped.wait(BREATH_SECONDS)
             return True
+        self._give_up(error.strerror or str(error))
+        return False
+
+    def _give_up(self, reason: str) -> None:
         self.alive = False
         self._socket.close()
-        self._hear(self, None, f"accept: {error.strerror}: the listener is closed")
-        return False
+        self._hear(self, None, f"accept: {reason}: the listener is closed")
 
     def _admit(self, accepted: socket.socket) -> None:
         """Give a connection its thread, if there is room."""

@@ -106,6 +106,8 @@ class Session:
             self.ended = error
         except (OSError, ssl.SSLError) as error:  # a side went while its options were set
             self.ended = Ended(Trouble.BROKEN, first_line(error))
+        except Exception as error:  # a fault of ours: it ends this stream, and is told
+            self.ended = Ended(Trouble.BROKEN, repr(error))
         finally:
             self.phase = Phase.OVER
             for sock in self._sockets:

@@ -131,6 +131,26 @@ class TestCertificates:
             refused(made)
             assert "extended key usage" in failure(made.target)
 
+    @pytest.mark.parametrize("whose", ["source", "target"])
+    def test_an_expired_one(self, pki: Pki, whose: str) -> None:
+        """Who refuses says so, and what to do; who is refused learns it from the alert."""
+        ours = pki.tls()
+        old = {
+            "source": {"migration": pair(pki.authority.client(CLIENT_CNS[0] + "x", days=-1))},
+            "target": {"server": pair(pki.authority.server(SERVER_CNS[0] + "x", days=-1))},
+        }[whose]
+        theirs = ours.model_copy(update=old)
+        sides = (theirs, ours) if whose == "source" else (ours, theirs)
+        with nodes(*map(config, sides)) as made:
+            refused(made)
+            judge, other = (made.target, made.source)[:: 1 if whose == "source" else -1]
+            said = failure(judge)
+            assert "could not verify peer certificate: certificate has expired" in said
+            assert "renew it, or mend this node's clock" in said
+            assert "refuses our certificate" in failure(other)
+            side = "target" if whose == "source" else "source"
+            assert judge.telemetry.handshakes.value(side, "certificate") == 1
+
     def test_another_node_than_this_migrations(self, pki: Pki) -> None:
         tls = pki.tls(hosts=("node2", "127.0.0.1"))
         with nodes(config(tls), config(tls)) as made:
@@ -408,6 +428,23 @@ def works(made: Nodes, word: Any = b"works") -> None:
     caller.close()
     assert program.recv(1) == b""
     program.close()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_peer_that_vanishes_is_noticed(pki: Pki, side: str) -> None:
+    """By keepalives when nothing flows, by the kernel's user timeout when something does."""
+    tls = pki.tls()
+    settings = config(tls, stall_seconds=7, keepalive_seconds=3)
+    with nodes(settings, settings) as made:
+        caller, program = made.pair()
+        (session,) = sessions(made.source if side == "source" else made.target)
+        (remote,) = [each for each in session._sockets if each.family == socket.AF_INET]
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        found = [remote.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+        assert found == [3, 3, 4, 7000]
+        assert remote.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        caller.close()
+        program.close()
 
 
 def test_a_limit_of_bytes_a_second_is_kept(pki: Pki) -> None:

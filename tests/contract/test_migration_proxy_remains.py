@@ -16,7 +16,7 @@ from libtortie.errors import InvalidInput, TortieError
 from migration_proxy.config import TlsConfig
 from migration_proxy.listener import Listener
 from migration_proxy.model import target_request
-from migration_proxy.session import Means
+from migration_proxy.session import Means, Session
 from migration_proxy.tcp_sockets import Patience
 from tests.fakes.migration_proxies import (
     KEY,
@@ -180,6 +180,45 @@ def test_an_accept_that_fails_for_good_closes_the_listener() -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address, 120)
         listener.close(120)
+
+
+def test_a_listener_whose_thread_ends_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a fault of ours, whatever it is: nobody may connect and wait for ever."""
+
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError
+
+    said: list[str] = []
+    with short_directory() as place:
+        sock = socket.create_server(("127.0.0.1", 0))
+        listener = _listener(sock, place / "none", said)
+        monkeypatch.setattr(listener, "_admit", fault)
+        listener.start()
+        caller = socket.create_connection(sock.getsockname(), 120)
+        assert ended(caller)
+        until(lambda: not listener.alive and bool(said))
+        assert "ZeroDivisionError" in said[0]
+        listener.close(120)
+        caller.close()
+
+
+def test_a_fault_of_ours_in_a_stream_ends_that_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is told as its failure, not as an orderly end."""
+
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with nodes(config(None), config(None)) as made:
+        monkeypatch.setattr(Session, "_let_in", fault)
+        caller = made.call()
+        assert ended(caller)
+        (migration,) = made.target.migrations()
+        until(lambda: bool(migration.failures))
+        assert "ZeroDivisionError" in str(migration.failures[49152])
+        monkeypatch.undo()
+        going, program = made.pair()
+        going.sendall(b"on")
+        assert program.recv(2) == b"on"
 
 
 def test_a_dead_listener_is_replaced_by_the_same_request() -> None:

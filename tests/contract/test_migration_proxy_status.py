@@ -9,6 +9,7 @@ import ipaddress
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from libtortie.control_client import Refused, ask
 from libtortie.errors import Unavailable
 from libtortie.jsonlog import NullLog
 from migration_proxy import status
+from migration_proxy.config import SERVER_CNS
 from migration_proxy.control import Control, ControlServer
 from migration_proxy.manager import ProxyManager
 from migration_proxy.tcp_sockets import Network
@@ -32,7 +34,9 @@ from tests.fakes.migration_proxies import (
     Pki,
     config,
     ended,
+    manager,
     nodes,
+    pair,
     short_directory,
     until,
 )
@@ -40,10 +44,10 @@ from tortiectl.cli import main
 
 
 @contextmanager
-def served(manager: ProxyManager, directory: Path) -> Iterator[str]:
+def served(proxy: ProxyManager, directory: Path) -> Iterator[str]:
     """A manager behind its control socket."""
-    path = directory / f"{id(manager):x}.ctl"
-    server = ControlServer(path, Control(manager), NullLog())
+    path = directory / f"{id(proxy):x}.ctl"
+    server = ControlServer(path, Control(proxy), NullLog())
     server.open()
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -139,6 +143,23 @@ def test_the_handshake_fails(tmp_path: Path) -> None:
         assert "not of the CA in tls.ca" in findings(made.source)[0]
         assert "the peer refuses our certificate" in findings(made.target)[0]
         assert not made.programs[49152].called
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [(0.5, "the certificate expires in 12 hours"), (-1, "the certificate has expired: renew it")],
+)
+def test_our_own_certificate_ends(tmp_path: Path, days: float, said: str) -> None:
+    """Before it does, and when it has."""
+    pki = Pki.make(tmp_path / "pki")
+    tls = pki.tls()
+    old = pair(pki.authority.server(SERVER_CNS[0], days=days))
+    with manager(config(tls.model_copy(update={"server": old}))) as proxy:
+        found = status.describe(proxy, time.time())["tls"]
+        assert found["server"]["trouble"] == said
+        assert found["client"]["trouble"] in ("", "the certificate expires in 24 hours")
+        result = shown(proxy)
+        assert said in result.output
 
 
 def test_only_the_block_port_fails(both: Nodes) -> None:
@@ -250,6 +271,25 @@ class TestNoAnswer:
             with pytest.raises(Unavailable, match="ended in the middle"):
                 ask(str(directory / "ends"), {"do": "status"}, seconds=120)
             thread.join(120)
+
+
+def test_no_threads_for_a_question(both: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes unanswered; the daemon and its migrations go on."""
+    begin = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "control" and failing:
+            failing.pop()
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    failing = [1]
+    with short_directory() as directory, served(both.source, directory) as path:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Unavailable):
+            ask(path, {"do": "health"}, seconds=120)
+        assert ask(path, {"do": "health"}, seconds=120)["health"] == "ok"
+    assert failing == []
 
 
 def test_every_verb_of_the_control_socket(both: Nodes) -> None:
