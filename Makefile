@@ -2,9 +2,9 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3
 
-.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni soak soak-ipam clean
+.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy soak soak-ipam clean
 
 setup: $(STAMP)
 
@@ -42,7 +42,11 @@ test-fast: setup shim
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
 PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
 
-peer: $(PEER)
+peer: $(PEER) build/peer/kubevirtproxy
+
+# KubeVirt's migration proxy.
+build/peer/kubevirtproxy: $(wildcard tests/peer/kubevirt/*)
+	go build -C tests/peer/kubevirt -mod=readonly -trimpath -o ../../../$@ .
 
 # The CNI project's own caller, from its Go module. Debian 12's Go is too old for it: a machine
 # without a Go of its own gets one into the virtual environment.
@@ -71,13 +75,16 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam bench-gc bench-cni
+bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
 
 bench-cni: setup shim
 	$(PY) -m tests.bench.cni --out bench/cni.json
+
+bench-proxy: setup
+	$(PY) -m tests.bench.proxy --out bench/proxy.json
 
 bench-gc: setup
 	$(PY) -m tests.bench.gc --out bench/gc.json

@@ -30,6 +30,10 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 COMMANDS = {
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
+    "migration-proxy": Entry(
+        "tortiectl.commands.migration_proxy:migration_proxy",
+        "Look into this node's migration proxy.",
+    ),
     "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
 }

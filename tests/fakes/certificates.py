@@ -41,19 +41,28 @@ class Authority:
         self.cert = directory / f"{name}.pem"
         self.cert.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def server(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Pair:
-        """A server's pair for addresses and DNS names."""
-        return self._issue(name, _subject(name), ExtendedKeyUsageOID.SERVER_AUTH, hosts)
+    def server(
+        self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",), days: float = 1
+    ) -> Pair:
+        """A server's pair for addresses and DNS names; valid for so many days from now."""
+        usage = ExtendedKeyUsageOID.SERVER_AUTH
+        return self._issue(name, _subject(name), usage, hosts, days)
 
-    def client(self, user: str, *groups: str) -> Pair:
+    def client(self, user: str, *groups: str, days: float = 1) -> Pair:
         """A client's pair: CN is the user, O the groups."""
-        return self._issue(user, _subject(user, *groups), ExtendedKeyUsageOID.CLIENT_AUTH, ())
+        usage = ExtendedKeyUsageOID.CLIENT_AUTH
+        return self._issue(user, _subject(user, *groups), usage, (), days)
 
     def _issue(
-        self, name: str, subject: x509.Name, usage: x509.ObjectIdentifier, hosts: tuple[str, ...]
+        self,
+        name: str,
+        subject: x509.Name,
+        usage: x509.ObjectIdentifier,
+        hosts: tuple[str, ...],
+        days: float,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(subject, key.public_key()).add_extension(
+        builder = self._builder(subject, key.public_key(), days).add_extension(
             x509.ExtendedKeyUsage([usage]), critical=False
         )
         if hosts:
@@ -72,7 +81,7 @@ class Authority:
         return pair
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: float = 1
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
@@ -81,8 +90,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - DAY)
-            .not_valid_after(now + DAY)
+            .not_valid_before(now - 30 * DAY)
+            .not_valid_after(now + days * DAY)
         )
 
 
