@@ -22,6 +22,7 @@ from migration_proxy.config import IPNetwork, may_come
 from migration_proxy.flows import Flow, OpenFlow, SealFlow, SpliceFlow
 from migration_proxy.handshake import HandshakeFailed, Tls, shake
 from migration_proxy.model import Request, Side, Stream
+from migration_proxy.order import Place
 from migration_proxy.rate import Rate
 from migration_proxy.relay import STOPPED, Relay, reset
 from migration_proxy.tcp_sockets import Patience
@@ -72,7 +73,10 @@ class Ended(TortieError):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """`run` never raises. `wake` is readable once `stopped` is set. `came` is of the wall clock."""
+    """`run` never raises. `wake` is readable once `stopped` is set. `came` is of the wall clock.
+
+    `place`: its own among the streams of the same party, left when both sides are open.
+    """
 
     request: Request
     stream: Stream
@@ -80,6 +84,7 @@ class Session:
     means: Means
     wake: int
     stopped: threading.Event
+    place: Place
     rate: Rate | None = None
     came: float = field(default_factory=time.time)
     phase: Phase = Phase.DIALLING
@@ -100,6 +105,7 @@ class Session:
         self._sockets.append(self.accepted)
         try:
             local, remote, tls = self._open()
+            self.place.leave()
             self.phase = Phase.MOVING
             self._move(local, remote, tls)
         except Ended as error:
@@ -107,6 +113,7 @@ class Session:
         except (OSError, ssl.SSLError) as error:  # a side went while its options were set
             self.ended = Ended(Trouble.BROKEN, first_line(error))
         finally:
+            self.place.leave()
             self.phase = Phase.OVER
             for sock in self._sockets:
                 sock.close()
@@ -125,9 +132,15 @@ class Session:
             remote = self.accepted
             tls = self._let_in(remote)
             self.phase = Phase.DIALLING
+            self._wait_for_others()
             return self._dial_local(remote), remote, tls
+        self._wait_for_others()
         remote = self._dial_peer()
         return self.accepted, remote, self._shake(remote, self.means.client)
+
+    def _wait_for_others(self) -> None:
+        if not self.place.wait():
+            raise Ended(Trouble.STOPPED, STOPPED)
 
     def _let_in(self, remote: socket.socket) -> Tls | None:
         address, port = tcp_sockets.peer_address(remote)
