@@ -83,6 +83,7 @@ def describe(manager: ProxyManager, now: float) -> dict[str, Any]:
         "pid": os.getpid(),
         "node": config.node,
         "shutting_down": manager.shutting_down,
+        "drain_seconds": config.drain_seconds,
         "disable_tls": config.disable_tls,
         "listen": config.listen or "all addresses",
         "tls": {
