@@ -160,7 +160,8 @@ class Listener:
             self._means,
             self._wake,
             self._stopped,
-            self._order.join(party),
+            self._order,
+            party,
             self._rate,
         )
         if self.request.side is Side.TARGET and self.request.tls:
@@ -169,7 +170,7 @@ class Listener:
         shaking = [each for each in there if each.phase is Phase.SHAKING]
         if len(there) - len(shaking) >= self._most:
             accepted.close()
-            session.place.leave()
+            session.leave()
             self._hear(self, None, f"{self._most} streams are open: one more is refused")
             return
         if len(shaking) >= MOST_SHAKING:
@@ -188,7 +189,7 @@ class Listener:
             with self._lock:
                 del self._sessions[session]
             accepted.close()
-            session.place.leave()
+            session.leave()
             self._hear(self, None, f"stream refused: {error}")
 
     def _serve(self, session: Session) -> None:

@@ -2,8 +2,7 @@
 
 QEMU before 8.0 tells the first channel of a migration from the others by nothing but their order:
 with multifd a later one that overtakes it breaks the migration. So a stream dials further only when
-those before it have got through, or have ended. Each party has an order of its own: nobody who
-connects and says nothing holds up another.
+those before it have got through, or have ended. Each party has an order of its own.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from migration_proxy import tcp_sockets, unix_sockets
-from migration_proxy.config import TlsConfig
+from migration_proxy import certificate, session, tcp_sockets, unix_sockets
+from migration_proxy.config import CLIENT_CNS, TlsConfig
 from tests.fakes.migration_proxies import (
     KEY,
     PATIENCE,
@@ -94,33 +94,54 @@ def silent(both: Nodes, address: str) -> socket.socket:
     return made
 
 
-def test_a_silent_stranger_holds_up_nobody(tls: Nodes) -> None:
-    with silent(tls, "127.0.0.2"):
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+def test_a_silent_stranger_holds_up_nobody(tls: Nodes, address: str) -> None:
+    """Not even one from the source's own address."""
+    with silent(tls, address):
         assert arrivals(tls, 3) == [0, 1, 2]
 
 
-def test_one_that_ends_makes_way(tls: Nodes) -> None:
-    """Of the source's own address; and whoever waits behind it is not overtaken either."""
-    stuck = silent(tls, "127.0.0.1")
-    callers = [tls.call() for _ in range(2)]
-    until(lambda: len(sessions(tls.target)) == 2)
-    assert not tls.programs[49152].called
-    stuck.close()
-    for number, caller in enumerate(callers):
-        caller.sendall(bytes([number]))
-        with tls.programs[49152].accept() as accepted:
-            assert accepted.recv(1) == bytes([number])
+def test_who_was_let_in_first_goes_first(tls: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is done with TLS 1.3 before the target is: it waits for the target's word."""
+    monkeypatch.setattr(session, "VERDICT_SECONDS", PATIENCE)
+    checked = slow_first_of_the_targets(certificate.refusal)
+    monkeypatch.setattr("migration_proxy.handshake.refusal", checked)
+    assert arrivals(tls, 3) == [0, 1, 2]
+
+
+def slow_first_of_the_targets(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The check of a peer's names: slow for the first one at the target."""
+    slow = slow_first(real)
+
+    def check(peer: Any, names: Any, expected: str) -> Any:
+        return (slow if names == CLIENT_CNS else real)(peer, names, expected)
+
+    return check
+
+
+def test_who_waits_is_ended_with_the_listener(both: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, real = threading.Event(), tcp_sockets.dial
+
+    def dial(*args: Any) -> Any:
+        held.wait(PATIENCE)
+        return real(*args)
+
+    monkeypatch.setattr(tcp_sockets, "dial", dial)
+    callers = [both.call() for _ in range(3)]
+    (listener,) = (
+        each
+        for one in both.source.migrations()
+        for each in one.listeners
+        if each.stream.logical == 49152
+    )
+    until(lambda: len(listener.sessions()) == 3)
+    stopping = threading.Thread(target=both.source.stop_source_listener, args=(KEY,), daemon=True)
+    stopping.start()
+    until(lambda: len(listener.sessions()) == 1)  # the two that wait; the first one is held
+    held.set()
+    for caller in callers:
+        assert ended(caller)
         caller.close()
-
-
-def test_who_waits_is_ended_with_the_listener(tls: Nodes) -> None:
-    with silent(tls, "127.0.0.1"):
-        callers = [tls.call() for _ in range(3)]
-        until(lambda: len(sessions(tls.source)) == 3)
-        tls.target.stop_target_listener(KEY)
-        tls.source.stop_source_listener(KEY)
-        for caller in callers:
-            assert ended(caller)
-            caller.close()
-    assert sessions(tls.source) == sessions(tls.target) == []
-    assert not tls.programs[49152].called
+    stopping.join(PATIENCE)
+    assert listener.sessions() == ()
+    assert not both.programs[49152].called

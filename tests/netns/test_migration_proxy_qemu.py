@@ -1,7 +1,8 @@
 """Real QEMU guests migrate through two proxies, between two network namespaces, over TLS.
 
 The guest is its own witness: it counts on its serial line, with the sum of random bytes it keeps
-in memory. A count that goes on at the target, and that sum, say that it is the same guest.
+in memory. A count that goes on at the target, and that sum, say that it is the same guest. While
+its memory moves it stands still: see `Guest.pause`.
 """
 
 from __future__ import annotations
@@ -83,11 +84,16 @@ class Bench:
         return made
 
     def begin(self, transfer: Transfer, *, block: bool) -> Guest:
-        """A migration through the proxies, under way; the target."""
+        """A migration through the proxies, under way; the target.
+
+        A slow one, which is not to arrive, leaves the guest running.
+        """
         target = self.target(transfer, block=block)
         files = self.hosts.connect(DIRECT, *([BLOCK] if block else []))
         if block:
-            self.source.mirror(files[BLOCK])
+            self.source.mirror(files[BLOCK])  # while the guest writes
+        if not transfer.most_bytes_per_second:
+            self.source.pause()
         self.source.migrate(files[DIRECT], transfer)
         return target
 
@@ -96,8 +102,8 @@ class Bench:
         self.source.hand_over(target)
         assert not self.source.running
         last = self.source.ticks()[-1]
-        first, *_, now = target.wait_ticks(last.count + 2)
-        assert first.count in (last.count, last.count + 1)  # a line may be on its way
+        first, *_, now = target.wait_ticks(last.count + 6)  # the sum is looked at every fifth time
+        assert 0 < first.count - last.count <= 2  # a line may have been cut in two
         assert first.witness == now.witness == self.before.witness
         assert now.uptime > last.uptime >= self.before.uptime
         assert now.disk == now.count
@@ -172,7 +178,6 @@ def test_a_proxy_killed_in_the_middle(bench: Bench, killed: str, channels: int) 
     assert lost.ticks() == ()
     before = bench.hosts.generation
     victim.start()
-    bench.source.pause()
     again = bench.begin(Transfer(channels), block=False)
     assert (bench.hosts.generation != before) is (killed == "target")
     bench.arrives(again)
