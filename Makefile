@@ -2,15 +2,22 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86
 
 .PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy soak soak-ipam clean
 
-setup: $(STAMP)
+# What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
+GUEST   := build/guest/vmlinuz
+MODULES := virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk
+
+setup: $(STAMP) $(GUEST)
 
 $(STAMP): pyproject.toml Makefile
 	./scripts/setup.sh "$(VENV)" $(DEBS)
 	touch $@
+
+$(GUEST): scripts/guest_kernel.sh | $(STAMP)
+	./scripts/guest_kernel.sh build/guest $(MODULES)
 
 # The CNI executable in C: static, so that it runs on any node of this machine's architecture.
 SHIM := cni_plugin/shim.bin

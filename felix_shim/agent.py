@@ -58,6 +58,7 @@ from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.policy import PolicySet
+from felix_shim.proxy_keeper import ProxyKeeper, proxy_command
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
 from felix_shim.startup import StartUp
@@ -77,6 +78,7 @@ from libtortie.model.ipam import IPAddress
 from libtortie.signals import set_on
 
 DEFAULT_CONFIG = "/etc/tortie/node.yaml"
+DEFAULT_PROXY_CONFIG = "/etc/tortie/migration-proxy.yaml"
 SWITCH_INTERVAL = 0.0005
 """Seconds. Python's default of 5 ms would let a busy thread hold up a sign of a VM for as long."""
 STOP_SECONDS = 20.0
@@ -126,10 +128,18 @@ class Hands:
     help="Make this node's SQLite file, or accept the one that is there, in place of the one this "
     "node remembers; then exit.",
 )
-def main(path: str, init: bool) -> None:
+@click.option(
+    "--migration-proxy",
+    "proxy",
+    is_flag=True,
+    help=f"Run this node's migration proxy too (by default with {DEFAULT_PROXY_CONFIG}).",
+)
+def main(path: str, init: bool, proxy: bool) -> None:
     """The node agent: serves CNI, programs policy and routes, follows live migrations."""
     try:
         config = load_config(path or DEFAULT_CONFIG, required=bool(path), environ=os.environ)
+        if proxy and not config.migration_proxy:
+            config = config.model_copy(update={"migration_proxy": DEFAULT_PROXY_CONFIG})
         if init:
             click.echo(_init_datastore(config))
             return
@@ -325,10 +335,25 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
         crew.start("node-condition", condition.run, condition.stop)
     if parts.kube is not None:
         _collect_addresses(parts, parts.kube)
+    proxy = _keep_proxy(parts)
     spare_collector()
     crew.over.wait()
+    if proxy is not None:
+        proxy.stop()  # everybody serves on meanwhile: the migrations it drains need us
     if not cni.stop():
         log.warning("cni_requests_left")
+
+
+def _keep_proxy(parts: Parts) -> ProxyKeeper | None:
+    """The migration proxy, if it was asked for."""
+    config, crew = parts.config, parts.crew
+    if not config.migration_proxy:
+        return None
+    control = Path(config.run_dir) / "migration-proxy.sock"
+    command = proxy_command(config.migration_proxy, control, parts.node)
+    keeper = ProxyKeeper(command, control, parts.log, lambda: crew.failed)
+    crew.start("migration-proxy", keeper.run, keeper.stop)
+    return keeper
 
 
 def _agreement(parts: Parts) -> Agreement:

@@ -220,6 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--listen", metavar="WHERE", help="an interface, a CIDR or an address for target listeners")
     add("--port-range", metavar="A-B", help="TCP ports of target listeners")
     add("--control-socket", metavar="PATH", help="where commands are taken")
+    add("--node", metavar="NAME", help="this node's name, for the log")
     add("--metrics-port", type=int, metavar="PORT", help="for Prometheus and /healthz; 0: none")
     add("--log-level", choices=("debug", "info", "warning", "error"))
     add("--log-file", metavar="FILE", help="default: standard error")

@@ -6,9 +6,11 @@ records are read and written many at a time, and one side may end before the oth
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from libtortie.errors import TortieError
@@ -49,15 +51,35 @@ class Tls:
         return self.incoming.pending + self.object.pending()
 
 
+def await_verdict(sock: socket.socket, tls: Tls, seconds: float) -> None:
+    """As a client: until the target is satisfied with us, as far as it says so.
+
+    In TLS 1.3 a client is done before the server is (RFC 8446 §2); what tells the server's end are
+    its session tickets. They stay to be read. A target that sends none is given `seconds`.
+    """
+    if tls.object.version() == "TLSv1.3":
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.poll(seconds * 1000)
+
+
 def is_tls(first: bytes) -> bool:
     """Whether bytes begin a TLS handshake or alert, and no stream of libvirt, QEMU or NBD."""
     return len(first) >= 3 and first[0] in (HANDSHAKE_RECORD, ALERT_RECORD) and first[1] == 3
 
 
 def shake(
-    sock: socket.socket, files: TlsFiles, *, server: bool, expected: str, seconds: float
+    sock: socket.socket,
+    files: TlsFiles,
+    *,
+    server: bool,
+    expected: str,
+    seconds: float,
+    agreed: Callable[[], None],
 ) -> Tls:
     """Agree on TLS with a peer and check who it is. Raises `HandshakeFailed`, `InvalidInput`.
+
+    `agreed` is called before the peer can know that we are satisfied with it.
 
     A socket whose handshake failed is of no more use; the caller closes it.
     """
@@ -69,6 +91,7 @@ def shake(
         peer = peer_of(tls.getpeercert() or {})
         if reason := refusal(peer, files.common_names, expected):
             raise HandshakeFailed("name", f"could not verify peer certificate: {reason}")
+        agreed()
         _send(sock, outgoing, end)  # our last word: a target dials its local socket on it
     except ssl.SSLError as error:
         _tell(sock, outgoing.read())

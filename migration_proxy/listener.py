@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from migration_proxy.model import Request, Side, Stream
+from migration_proxy.order import Order
 from migration_proxy.rate import Rate
 from migration_proxy.relay import wake_pair
 from migration_proxy.session import Means, Phase, Session
@@ -62,6 +63,7 @@ class Listener:
         self._lock = threading.Lock()
         self._sessions: dict[Session, threading.Thread] = {}
         self._stopped = threading.Event()
+        self._order = Order()
         self._wake, self._waker = wake_pair()
         self._thread = threading.Thread(target=self._run, name="accept", daemon=True)
 
@@ -91,6 +93,7 @@ class Listener:
     def stop(self) -> None:
         """Make everything end; the socket is closed by `close`."""
         self._stopped.set()
+        self._order.close()
         with suppress(OSError):
             os.close(self._waker)
         self._waker = -1
@@ -133,13 +136,14 @@ class Listener:
             if self._stopped.is_set():
                 return
             try:
-                accepted, _ = self._socket.accept()
+                accepted, address = self._socket.accept()
             except OSError as error:
                 if not self._survives(error):
                     return
                 continue
             accepted.setblocking(True)
-            self._admit(accepted)
+            # A local program is one party, a peer's address another; unix has no addresses.
+            self._admit(accepted, str(address[0]) if address else "")
 
     def _survives(self, error: OSError) -> bool:
         """Whether to go on after a failed accept."""
@@ -157,7 +161,7 @@ class Listener:
         self._socket.close()
         self._hear(self, None, f"accept: {reason}: the listener is closed")
 
-    def _admit(self, accepted: socket.socket) -> None:
+    def _admit(self, accepted: socket.socket, party: str) -> None:
         """Give a connection its thread, if there is room."""
         session = Session(
             self.request,
@@ -166,6 +170,8 @@ class Listener:
             self._means,
             self._wake,
             self._stopped,
+            self._order,
+            party,
             self._rate,
         )
         if self.request.side is Side.TARGET and self.request.tls:
@@ -174,6 +180,7 @@ class Listener:
         shaking = [each for each in there if each.phase is Phase.SHAKING]
         if len(there) - len(shaking) >= self._most:
             accepted.close()
+            session.leave()
             self._hear(self, None, f"{self._most} streams are open: one more is refused")
             return
         if len(shaking) >= MOST_SHAKING:
@@ -192,6 +199,7 @@ class Listener:
             with self._lock:
                 del self._sessions[session]
             accepted.close()
+            session.leave()
             self._hear(self, None, f"stream refused: {error}")
 
     def _serve(self, session: Session) -> None:

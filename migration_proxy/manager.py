@@ -222,7 +222,9 @@ class ProxyManager:
             here = self._maps[wanted.side]
             current = here.get(wanted.key)
             verdict = (
-                model.plan(current.request, current.alive, wanted) if current else Verdict.CREATE
+                model.plan(current.request, self._serves(current), wanted)
+                if current
+                else Verdict.CREATE
             )
             if verdict is Verdict.KEEP:
                 return
@@ -241,6 +243,16 @@ class ProxyManager:
         )
         if current is not None:
             self._close(current)
+
+    def _serves(self, migration: Migration) -> bool:
+        """Whether all listeners are alive, and where they are to be."""
+        if migration.address is None or not migration.alive:
+            return migration.alive
+        try:
+            meant = tcp_sockets.bind_addresses(self.config.listen, self.network)
+        except InvalidInput:
+            return False
+        return migration.address in meant
 
     def _open_target(self, wanted: Request, _current: Migration | None) -> Migration:
         """Bind everything, or nothing. Raises `InvalidInput`, `Unavailable`."""

@@ -150,6 +150,7 @@ def source_request(
 ) -> Request:
     """M4's request: `ports` as the target published them, TCP → logical. Raises `InvalidInput`."""
     _check_key(key)
+    _check_peer(key, peer)
     if not ports:
         raise InvalidInput(f"migration {key}: the target has published no ports")
     if len(set(ports.values())) < len(ports):
@@ -215,6 +216,17 @@ def _by_port(key: str, files: Sequence[str]) -> list[Stream]:
             f"migration {key}: several target sockets for one stream: {' '.join(files)}"
         )
     return streams
+
+
+def _check_peer(key: str, peer: IPAddress) -> None:
+    """A node's address that means the same everywhere."""
+    if peer.version == 6 and peer.is_link_local:
+        raise InvalidInput(
+            f"migration {key}: {peer} is a link-local address: it does not say on which link the "
+            "target is; give the migration network global addresses"
+        )
+    if peer.is_unspecified or peer.is_multicast:
+        raise InvalidInput(f"migration {key}: {peer} is no node's address")
 
 
 def _check_key(key: str) -> None:

@@ -20,14 +20,16 @@ from migration_proxy import tcp_sockets, unix_sockets
 from migration_proxy.certificate import Peer
 from migration_proxy.config import IPNetwork, may_come
 from migration_proxy.flows import Flow, OpenFlow, SealFlow, SpliceFlow
-from migration_proxy.handshake import HandshakeFailed, Tls, shake
+from migration_proxy.handshake import HandshakeFailed, Tls, await_verdict, shake
 from migration_proxy.model import Request, Side, Stream
+from migration_proxy.order import Order, Place
 from migration_proxy.rate import Rate
 from migration_proxy.relay import STOPPED, Relay, reset
 from migration_proxy.tcp_sockets import Patience
 from migration_proxy.tls_files import TlsFiles
 
 DIAL_LOCAL_SECONDS = 10.0
+VERDICT_SECONDS = 1.0
 
 
 class Phase(StrEnum):
@@ -72,7 +74,11 @@ class Ended(TortieError):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """`run` never raises. `wake` is readable once `stopped` is set. `came` is of the wall clock."""
+    """`run` never raises. `wake` is readable once `stopped` is set. `came` is of the wall clock.
+
+    It has a place in `order` from its beginning, or with TLS at the target from the moment at
+    which the peer is let in: strangers hold up nobody. It leaves it when both sides are open.
+    """
 
     request: Request
     stream: Stream
@@ -80,6 +86,8 @@ class Session:
     means: Means
     wake: int
     stopped: threading.Event
+    order: Order
+    party: str = ""
     rate: Rate | None = None
     came: float = field(default_factory=time.time)
     phase: Phase = Phase.DIALLING
@@ -87,7 +95,12 @@ class Session:
     peer: Peer | None = None
     ended: Ended | None = None
     _relay: Relay | None = None
+    _place: Place | None = None
     _sockets: list[socket.socket] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.request.side is Side.SOURCE or not self.request.tls:
+            self._queue()
 
     @property
     def moved(self) -> tuple[int, int]:
@@ -100,6 +113,7 @@ class Session:
         self._sockets.append(self.accepted)
         try:
             local, remote, tls = self._open()
+            self.leave()
             self.phase = Phase.MOVING
             self._move(local, remote, tls)
         except Ended as error:
@@ -109,11 +123,17 @@ class Session:
         except Exception as error:  # a fault of ours: it ends this stream, and is told
             self.ended = Ended(Trouble.BROKEN, repr(error))
         finally:
+            self.leave()
             self.phase = Phase.OVER
             for sock in self._sockets:
                 sock.close()
         if self.ended is not None and self.stopped.is_set():
             self.ended = Ended(Trouble.STOPPED, STOPPED)
+
+    def leave(self) -> None:
+        """Let the next stream go."""
+        if self._place is not None:
+            self._place.leave()
 
     def abort(self) -> None:
         """End the stream from another thread, whatever it waits for."""
@@ -127,9 +147,22 @@ class Session:
             remote = self.accepted
             tls = self._let_in(remote)
             self.phase = Phase.DIALLING
+            self._wait_for_others()
             return self._dial_local(remote), remote, tls
+        self._wait_for_others()
         remote = self._dial_peer()
-        return self.accepted, remote, self._shake(remote, self.means.client)
+        tls = self._shake(remote, self.means.client)
+        if tls is not None:
+            await_verdict(remote, tls, VERDICT_SECONDS)  # the next one must not overtake us there
+        return self.accepted, remote, tls
+
+    def _queue(self) -> None:
+        if self._place is None:
+            self._place = self.order.join(self.party)
+
+    def _wait_for_others(self) -> None:
+        if self._place is not None and not self._place.wait():
+            raise Ended(Trouble.STOPPED, STOPPED)
 
     def _let_in(self, remote: socket.socket) -> Tls | None:
         address, port = tcp_sockets.peer_address(remote)
@@ -152,6 +185,7 @@ class Session:
                 server=self.request.side is Side.TARGET,
                 expected=self.request.peer_name,
                 seconds=self.means.handshake_seconds,
+                agreed=self._queue,
             )
         except HandshakeFailed as error:
             raise Ended(Trouble.HANDSHAKE, first_line(error), error.kind) from error

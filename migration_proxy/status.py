@@ -83,6 +83,7 @@ def describe(manager: ProxyManager, now: float) -> dict[str, Any]:
         "pid": os.getpid(),
         "node": config.node,
         "shutting_down": manager.shutting_down,
+        "drain_seconds": config.drain_seconds,
         "disable_tls": config.disable_tls,
         "listen": config.listen or "all addresses",
         "tls": {
@@ -189,10 +190,10 @@ def _connection(session: Session, now: float) -> dict[str, Any]:
 
 def _moved_to(manager: ProxyManager, one: Migration) -> str:
     try:
-        now = tcp_sockets.bind_address(manager.config.listen, manager.network)
+        now = tcp_sockets.bind_addresses(manager.config.listen, manager.network)
     except TortieError as error:
         return f"nothing ({first_line(error)})"
-    return "" if now == one.address else str(now)
+    return "" if one.address in now else str(now[0])
 
 
 def _when(seconds: float) -> str:

@@ -51,30 +51,47 @@ def wildcard(disable_ipv6: Path = _DISABLE_IPV6) -> IPAddress:
 
 def bind_address(listen: str, network: Network) -> IPAddress:
     """The address that `listen` means now. Raises `InvalidInput` naming the cause."""
+    return bind_addresses(listen, network)[0]
+
+
+def bind_addresses(listen: str, network: Network) -> tuple[IPAddress, ...]:
+    """All of this node's addresses that fit `listen`, at least one; the first one is meant.
+
+    Raises `InvalidInput` naming the cause.
+    """
     if not listen:
-        return wildcard()
+        return (wildcard(),)
     try:
         wanted = ipaddress.ip_interface(listen)
     except ValueError:
         return _of_link(listen, network)
+    if wanted.version == 6 and wanted.ip.is_link_local:
+        raise InvalidInput(
+            f"listen {listen}: a link-local address is of one link alone, and the source cannot "
+            "be told which: give the network global addresses"
+        )
     if "/" not in listen:
-        return wanted.ip
-    for link in network.links():
-        for address in network.addresses(link):
-            if address.version == wanted.version and address.ip in wanted.network:
-                return address.ip
-    raise InvalidInput(f"listen {listen}: this node has no address in it")
+        return (wanted.ip,)
+    found = tuple(
+        address.ip
+        for link in network.links()
+        for address in network.addresses(link)
+        if address.version == wanted.version and address.ip in wanted.network
+    )
+    if not found:
+        raise InvalidInput(f"listen {listen}: this node has no address in it")
+    return found
 
 
-def _of_link(name: str, network: Network) -> IPAddress:
+def _of_link(name: str, network: Network) -> tuple[IPAddress, ...]:
     try:
-        found = network.addresses(name)
+        there = [address.ip for address in network.addresses(name)]
     except NotFound:
         raise InvalidInput(f"listen {name}: there is no such interface on this node") from None
-    for address in found:
-        if not (address.ip.is_link_local or address.ip.is_loopback or address.ip.is_multicast):
-            return address.ip
-    raise InvalidInput(f"listen {name}: the interface has no global address yet")
+    found = tuple(ip for ip in there if not (ip.is_link_local or ip.is_loopback or ip.is_multicast))
+    if not found:
+        raise InvalidInput(f"listen {name}: the interface has no global address yet")
+    return found
 
 
 def listen(address: IPAddress, ports: range, taken: frozenset[int] = frozenset()) -> socket.socket:

@@ -81,6 +81,11 @@ def test_a_changed_certificate_is_read_or_refused(data: st.DataObject) -> None:
         not_after(ssl.DER_cert_to_PEM_cert(bytes(body)))
 
 
+def unwelcome() -> None:
+    """Nobody is let in here."""
+    raise AssertionError("it was let in")
+
+
 @given(st.binary(min_size=1, max_size=400), st.sampled_from([b"", b"\x16\x03\x01", b"\x16\x03"]))
 def test_what_begins_no_handshake_fails_as_one(rest: bytes, head: bytes) -> None:
     ours, theirs = socket.socketpair()
@@ -88,7 +93,14 @@ def test_what_begins_no_handshake_fails_as_one(rest: bytes, head: bytes) -> None
         theirs.sendall(head + rest)
         theirs.shutdown(socket.SHUT_WR)
         try:
-            shake(ours, TlsFiles(pki().tls(), server=True), server=True, expected="", seconds=120)
+            shake(
+                ours,
+                TlsFiles(pki().tls(), server=True),
+                server=True,
+                expected="",
+                seconds=120,
+                agreed=unwelcome,
+            )
         except HandshakeFailed as error:
             assert str(error)
         else:

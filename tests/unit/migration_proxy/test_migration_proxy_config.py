@@ -170,6 +170,11 @@ class TestBindAddress:
         with pytest.raises(InvalidInput, match="no address in it"):
             self.found("10.8.0.0/16")
 
+    @pytest.mark.parametrize("listen", ["fe80::/10", "fe80::1", "fe80::1%migration0"])
+    def test_a_link_local_address_cannot_be_told_to_the_source(self, listen: str) -> None:
+        with pytest.raises(InvalidInput, match=f"listen {listen}: a link-local address"):
+            self.found(listen)
+
     def test_an_address_is_itself(self) -> None:
         assert self.found("192.0.2.1") == "192.0.2.1"
 

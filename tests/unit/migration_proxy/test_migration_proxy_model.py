@@ -102,6 +102,12 @@ def test_a_key_that_is_no_files_name(key: str) -> None:
         target_request(key, ["/t/s"], tls=True)
 
 
+@pytest.mark.parametrize("peer", ["fe80::7", "fe80::7%migration0", "0.0.0.0", "::", "224.0.0.1"])
+def test_an_address_that_is_no_nodes(peer: str) -> None:
+    with pytest.raises(InvalidInput, match=f"migration uid: {peer} is "):
+        source_request("uid", ipaddress.ip_address(peer), {4000: 0}, "/run", tls=True)
+
+
 @pytest.mark.parametrize(
     ("ports", "said"),
     [
