@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
+from libtortie.deadline import Deadline, communicate
 from libtortie.linux.directory_watch import DirectoryWatch
 
 POLL = 0.004
@@ -85,18 +86,18 @@ class FilePolicyGate:
         path = self._status_dir / status_file
         if _names(path, container_id):
             return True
-        end = self._monotonic() + timeout
+        deadline = Deadline(timeout, self._monotonic)
         with ExitStack() as stack:
             stack.enter_context(self._at_rest())
             watch = self._watched(stack)
             while not _names(path, container_id):
-                left = end - self._monotonic()
-                if left <= 0:
+                step = deadline.step(POLL if watch is None else LOOK)
+                if not step:
                     return False
                 if watch is None:
-                    self._sleep(min(POLL, left))
+                    self._sleep(step)
                 else:
-                    watch.wait(min(LOOK, left))
+                    watch.wait(step)
         return True
 
     def _watched(self, stack: ExitStack) -> Watch | None:
@@ -151,14 +152,14 @@ def interfaces_of(listing: Any) -> frozenset[str]:
 def _nft(*arguments: str) -> str | None:
     """What nft prints; None when it fails."""
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["nft", *arguments],
-            check=False,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=_NFT_DEADLINE,
         )
+        stdout, _ = communicate(process, Deadline(_NFT_DEADLINE))
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return stdout if process.returncode == 0 else None

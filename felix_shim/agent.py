@@ -31,7 +31,7 @@ from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
 from felix_shim.bgp import BirdInput, render_bird
 from felix_shim.chores import Identity
-from felix_shim.cluster import scopes
+from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.complaint import Complaint
@@ -56,13 +56,17 @@ from felix_shim.node import register
 from felix_shim.outlets import LANES, POLITE, Outlets
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
+from felix_shim.peering import Peering, start_peering
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
+from felix_shim.pod_labels import start_pod_labels
 from felix_shim.policy import PolicySet
+from felix_shim.policy_source import policy_kinds, start_policy_sources
 from felix_shim.proxy_keeper import ProxyKeeper, proxy_command
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
 from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id
+from felix_shim.watchdog import Watchdog
 from felix_shim.world import World
 from ipam.attempts import DEFAULT_RETRY, Attempts
 from ipam.client import IPAMClient
@@ -115,6 +119,7 @@ class Hands:
     kernel: KernelSource
     raises: RaisesSource | None
     events: EventRecorder | None
+    peering: Peering
 
 
 @click.command(name="tortie-node")
@@ -242,6 +247,8 @@ def _live(parts: Parts) -> None:
     }
     for name, lane in lanes.items():
         crew.start(f"lane-{name}", lane.run, lane.stop)
+    watchdog = Watchdog(lanes, log)
+    crew.start("watchdog", watchdog.run, watchdog.stop)
     ipam = IPAMClient(parts.store, parts.node, now=_now)
     promoting = ipam.with_retry(RETRY)
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
@@ -249,7 +256,9 @@ def _live(parts: Parts) -> None:
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     raises = _raises_source(parts, inbox)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
-    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events))
+    peering = start_peering(parts.config, parts.address.address.ip, crew, log)
+    parts = replace(parts, metrics=(*parts.metrics, *peering.metrics))
+    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events, peering))
     reconciler = _reconciler(parts, outlets, inbox)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
     if events is not None:
@@ -262,8 +271,11 @@ def _live(parts: Parts) -> None:
         crew.start("bird", raises.run, raises.stop)
     own = _own_addresses(parts, ipam)
     crew.start("own-addresses", own.run, own.stop)
-    for source in _followers(parts, inbox, own):
+    labels = start_pod_labels(parts.config, parts.store, parts.kube, crew, log)
+    for source in _followers(parts, inbox, (own.notice, labels)):
         crew.start(f"follow-{source.name}", source.run, source.stop)
+    if parts.kube is not None:
+        start_policy_sources(parts.config, parts.kube, crew, inbox.post, log)
     try:
         _serve(parts, ipam, reconciler, courtesy)
     finally:
@@ -313,7 +325,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
         server = MetricsServer(
             parts.config.metrics_host,
             parts.config.metrics_port,
-            (*calls.all(), *courtesy.metrics(), *parts.metrics),
+            (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics(), *parts.metrics),
             serving=lambda port: log.info("metrics_serving", port=port),
             trouble=Complaint(log, "metrics_not_served").about,
         )
@@ -379,6 +391,8 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
         kube=parts.kube is not None,
         uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
+        policy_kinds=frozenset(policy_kinds(parts.config)) if parts.kube else frozenset(),
+        between_nodes=parts.config.ports_between_nodes,
     )
     clocks = Clocks(time.monotonic, time.time_ns)
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))
@@ -406,6 +420,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         routes=RouteTable(parts.kernel, time.monotonic),
         lanes=hands.lanes,
         apply_policy=apply_policy,
+        check_rules=nft.check,
         write_status=files.write,
         run_bird=_run_bird(config),
         save=lambda memory: state.save(memory, time.monotonic()),
@@ -415,7 +430,10 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         nudge=hands.sniffers.nudge,
         own=hands.owners.want,
         warn=hands.events.warn if hands.events is not None else _no_event,
+        closed=hands.events.closed if hands.events is not None else None,
         ask_raises=ask_raises,
+        exchange=hands.peering.exchange,
+        welcome=hands.peering.welcome,
     )
 
 
@@ -466,13 +484,16 @@ def _raises_source(parts: Parts, inbox: Inbox) -> RaisesSource | None:
     return RaisesSource(ask, bird.alive, inbox.post, parts.log)
 
 
-def _followers(parts: Parts, inbox: Inbox, own: OwnAddresses) -> list[StoreSource | KubeSource]:
+def _followers(
+    parts: Parts, inbox: Inbox, notices: tuple[Callable[[Event], None], ...]
+) -> list[StoreSource | KubeSource]:
     def post(event: Event) -> None:
         inbox.post(event)
-        own.notice(event)
+        for notice in notices:
+            notice(event)
 
     sources: list[StoreSource | KubeSource] = [
-        StoreSource(parts.store, scope, post, parts.log) for scope in scopes(parts.node)
+        StoreSource(parts.store, scope, post, parts.log) for scope in followed(parts.node)
     ]
     if parts.kube is not None:
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))

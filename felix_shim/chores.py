@@ -16,18 +16,24 @@ from felix_shim.bird_input import bird_input
 from felix_shim.cluster import NODES, scopes
 from felix_shim.drivers.sysctls import Wires
 from felix_shim.events import Done, RaisesSeen
+from felix_shim.exchange import exchange
 from felix_shim.jsonlog import Log
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
-from felix_shim.policy import compile_endpoint, policy_set
+from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
-from felix_shim.world import LISTEN, NUDGE, OWNERS, RAISES, World
+from felix_shim.surroundings import Surroundings
+from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
+from libtortie.errors import KernelError
+from libtortie.model.keys import Key
+from libtortie.model.policy import PortRange
 
 T = TypeVar("T")
 
 BEFORE_ROUTES = (NUDGE, POLICY, LISTEN)
-AFTER_ROUTES = (MEMORY, STATUS, OWNERS, RAISES, NODE, BIRD, SURVEY)
+AFTER_ROUTES = (FLOWS, MEMORY, STATUS, OWNERS, RAISES, NODE, BIRD, SURVEY)
 """Dependency order. A machine is saved after its routes were changed, never before: what the
 kernel has beyond the saved state is then always a step forward (`migration.recover`)."""
 
@@ -37,7 +43,9 @@ class Identity:
     """Who this agent is: its node, the node's address, and whether there is an API to follow.
 
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
-    BIRD to ask, so another daemon's host route in the kernel counts as a raise.
+    BIRD to ask, so another daemon's host route in the kernel counts as a raise. `policy_kinds`
+    are the API's objects that policy is made of, beside what is stored. `between_nodes` are TCP
+    ports that no policy closes between the cluster's nodes.
     """
 
     node: str
@@ -45,6 +53,8 @@ class Identity:
     kube: bool
     uplinks: tuple[str, ...] = ()
     kernel_raises: bool = False
+    policy_kinds: frozenset[type[PolicyObject]] = frozenset()
+    between_nodes: tuple[PortRange, ...] = ()
 
 
 @dataclass(slots=True)
@@ -57,6 +67,8 @@ class Chores:
     log: Log
     rules_ready: bool = False
     _generation: int = 0
+    _latest_rules: int = 0
+    _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
 
@@ -70,8 +82,11 @@ class Chores:
         self.out.nudge()
 
     def listen(self) -> None:
-        """Say which endpoints' VMs are listened for."""
-        self.out.listen(desired.watched(self.world.roster))
+        """Say which endpoints' VMs are listened for: of none to which a route leads still, for
+        an answer to what comes by that is no sign of a VM that arrives."""
+        routed = self.out.routes.actual
+        locals_ = (one for one in self.world.roster if not any(map(routed, one.destinations)))
+        self.out.listen(desired.watched(locals_))
 
     def own(self) -> None:
         """Say which endpoints must own their VMs' addresses."""
@@ -104,17 +119,22 @@ class Chores:
 
     def apply_policy(self) -> None:
         """All rules, and the wires whose sysctls shall be set: the lane knows which are new."""
+        if not self.world.knows_policy:
+            return  # each list makes it due again
         locals_ = tuple(self.world.roster)
         up = [local for local in locals_ if local.endpoint.interface in self.world.links_up]
         waiting = [local for local in up if not local.in_force]
-        endpoints = tuple(local.endpoint for local in locals_)
-        interfaces = Wires(
-            {local.endpoint.interface: local.wire for local in up}, self.world.resyncs
-        )
-        job = partial(self._program, endpoints, interfaces)
-        self._policy_jobs[self._submit(POLICY, job)] = tuple(
-            (local.id, local.wire) for local in waiting
-        )
+        endpoints = tuple((local.key, local.endpoint) for local in locals_)
+        around = self.world.surroundings(self.identity.between_nodes)
+        wires = Wires({local.endpoint.interface: local.wire for local in up}, self.world.resyncs)
+        job = partial(self._program, endpoints, wires, around)
+        generation = self._submit(POLICY, job)
+        self._policy_jobs[generation] = tuple((local.id, local.wire) for local in waiting)
+        self._job_serials[generation] = self.world.policy_serial
+
+    def has_latest_rules(self, local: Local) -> bool:
+        """Whether the kernel's rules of an endpoint are made of the latest that is known."""
+        return bool(local.in_force) and self._latest_rules >= self.world.policy_serial
 
     def policy_applied(self, done: Done) -> bool:
         """The rules of a generation are in the kernel: what waited for them may go on.
@@ -124,6 +144,12 @@ class Chores:
         """
         self.rules_ready = True
         world = self.world
+        self._latest_rules = self._job_serials.get(done.generation, self._latest_rules)
+        self._job_serials = {
+            generation: serial
+            for generation, serial in self._job_serials.items()
+            if generation > done.generation
+        }
         whole = True
         for endpoint, wire in self._policy_jobs.get(done.generation, ()):
             local = world.roster.get(endpoint)
@@ -141,6 +167,14 @@ class Chores:
         }
         world.due.chores.add(STATUS)
         return whole
+
+    def exchange_flows(self) -> None:
+        """Say which VMs' connections may go to which nodes, and which shall come here."""
+        if self.out.exchange is None:
+            return
+        cluster, machines = self.world.cluster, self.world.machines
+        found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
+        self.out.exchange(found)
 
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
@@ -194,9 +228,37 @@ class Chores:
 
     # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------
 
-    def _program(self, endpoints: tuple[Endpoint, ...], interfaces: Wires) -> frozenset[str]:
-        rules = policy_set(compile_endpoint(endpoint) for endpoint in endpoints)
-        return self.out.apply_policy(rules, interfaces)
+    def _program(
+        self,
+        endpoints: tuple[tuple[Key, Endpoint], ...],
+        wires: Wires,
+        around: Surroundings,
+    ) -> frozenset[str]:
+        if self.out.welcome is not None:
+            self.out.welcome(tuple(endpoint for _, endpoint in endpoints))
+        try:
+            return self._apply(endpoints, wires, around)
+        finally:
+            self._tell_closed()
+
+    def _apply(
+        self,
+        endpoints: tuple[tuple[Key, Endpoint], ...],
+        wires: Wires,
+        around: Surroundings,
+    ) -> frozenset[str]:
+        desk, check = self.world.desk, self.out.check_rules
+        try:
+            return self.out.apply_policy(desk.rules(endpoints, around), wires)
+        except KernelError:
+            if check is None or not desk.blame(check):
+                raise
+        return self.out.apply_policy(desk.rules(endpoints, around), wires)
+
+    def _tell_closed(self) -> None:
+        for endpoint, text in self.world.desk.closings():
+            if self.out.closed is not None:
+                self.out.closed(endpoint, text)
 
     def _write_status(
         self, endpoints: tuple[tuple[Endpoint, int], ...], resyncs: int
@@ -218,6 +280,7 @@ _CHORES: dict[str, Callable[[Chores], None]] = {
     STATUS: Chores.write_status,
     OWNERS: Chores.own,
     RAISES: Chores.ask_raises,
+    FLOWS: Chores.exchange_flows,
     NODE: Chores.register,
     BIRD: Chores.configure_bird,
     SURVEY: Chores.survey,

@@ -5,12 +5,13 @@ Nothing is concluded from a scope before it was listed once: an empty copy is no
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, ip_interface
 
 from felix_shim.settings import Settings, effective
 from libtortie.datastore.port import Record, Value
-from libtortie.model.ipam import AffinityState, BlockAffinity
+from libtortie.model.ipam import AffinityState, BlockAffinity, IPAddress
 from libtortie.model.keys import Affinities, AffinityKey, IPNetwork, Key, Kind, Resources, Scope
 from libtortie.model.resources import (
     BGPConfiguration,
@@ -26,11 +27,29 @@ POOLS = Resources(Kind.IP_POOL)
 NODES = Resources(Kind.NODE)
 PEERS = Resources(Kind.BGP_PEER)
 BGP = Resources(Kind.BGP_CONFIGURATION)
+POLICY_SCOPES = tuple(
+    Resources(kind)
+    for kind in (
+        Kind.NETWORK_POLICY,
+        Kind.GLOBAL_NETWORK_POLICY,
+        Kind.NETWORK_SET,
+        Kind.GLOBAL_NETWORK_SET,
+        Kind.HOST_ENDPOINT,
+        Kind.PROFILE,
+        Kind.TIER,
+    )
+)
+"""What policy is made of, beside the endpoints. Read by the policy lane (`policy_desk.py`)."""
 
 
 def scopes(node: str) -> tuple[Scope, ...]:
-    """Everything an agent follows."""
+    """What an agent makes its routes and BGP sessions of."""
     return ENDPOINTS, FELIX, POOLS, NODES, PEERS, BGP, Affinities(node)
+
+
+def followed(node: str) -> tuple[Scope, ...]:
+    """Everything an agent follows."""
+    return *scopes(node), *POLICY_SCOPES
 
 
 @dataclass(slots=True)
@@ -52,9 +71,16 @@ class Cluster:
         """Forget a value; True when there was one."""
         return self._values.setdefault(scope, {}).pop(key, None) is not None
 
-    def replace(self, scope: Scope, records: tuple[Record, ...]) -> bool:
-        """Take a complete list; True when anything changed or the scope was never listed."""
+    def replace(
+        self, scope: Scope, records: tuple[Record, ...], unreadable: tuple[str, ...] = ()
+    ) -> bool:
+        """Take a complete list; True when anything changed or the scope was never listed.
+
+        With `unreadable` values beside it, what is not in it may be one of them: it stays.
+        """
         fresh = {record.key: record.value for record in records}
+        if unreadable:
+            fresh = {**self._values.get(scope, {}), **fresh}
         changed = self._values.get(scope) != fresh
         self._values[scope] = fresh
         return changed
@@ -63,15 +89,15 @@ class Cluster:
         """Whether these scopes were listed at least once."""
         return all(scope in self._values for scope in wanted)
 
-    def settings(self) -> Settings:
-        """Effective FelixConfiguration: `default`, then `node.<name>`."""
+    def settings(self, known: Settings | None = None) -> Settings:
+        """Effective FelixConfiguration: `default`, then `node.<name>`; `known` held before."""
         found = {
             item.metadata.name: item.spec
             for item in self._values.get(FELIX, {}).values()
             if isinstance(item, FelixConfiguration)
         }
         names = ("default", f"node.{self.node}")
-        return effective((name, found[name]) for name in names if name in found)
+        return effective(((name, found[name]) for name in names if name in found), known)
 
     def nodes(self) -> dict[str, Node]:
         """Nodes by name."""
@@ -114,6 +140,20 @@ class Cluster:
             return IPv4Interface(node.spec.bgp.ipv4_address).ip
         except ValueError:
             return None
+
+    def node_addresses(self) -> frozenset[IPAddress]:
+        """All addresses that Node resources give their nodes; unreadable ones are left out."""
+        found = set()
+        for node in self.nodes().values():
+            bgp = node.spec.bgp
+            texts = [bgp.ipv4_address, bgp.ipv6_address] if bgp else []
+            others = (node.spec.model_extra or {}).get("addresses")
+            for one in others if isinstance(others, list) else ():
+                texts.append(str(one.get("address")) if isinstance(one, dict) else "")
+            for text in texts:
+                with suppress(ValueError):
+                    found.add(ip_interface(text).ip)
+        return frozenset(found)
 
     def _sorted(self, scope: Scope) -> list[Value]:
         values = self._values.get(scope, {})

@@ -14,8 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from felix_shim.addresses import AUTODETECT, parse_method
 from felix_shim.environment import NODENAME, settings_in
+from felix_shim.failsafe import MIGRATION_PORTS
+from felix_shim.peer_credentials import Files
+from felix_shim.peers import DEFAULT_PORT
+from felix_shim.policy_compile import merged
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
+from libtortie.model.policy import PortRange
 from libtortie.rotating import Limits
 
 NONE = "none"
@@ -79,6 +84,15 @@ class DefaultPools(_Strict):
         return self
 
 
+def _port_range(text: str) -> PortRange:
+    """`49200-49299`, as the migration proxy's `port_range`. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 0 < first <= last < 1 << 16:
+        raise ValueError(f"migration_proxy_ports {text!r}: two ports such as 49200-49299")
+    return PortRange(first, last)
+
+
 def _bird(value: object) -> object:
     """YAML reads a bare `off` as false; `mode: off` must mean what it says."""
     if isinstance(value, dict) and value.get("mode") is False:
@@ -121,6 +135,12 @@ class NodeConfig(Access):
     log_file_max_count: int = Field(default=10, ge=1)
     metrics_port: int = Field(default=0, ge=0, le=65535)
     metrics_host: str = ""
+    peer_ca_file: str = ""
+    peer_cert_file: str = ""
+    peer_key_file: str = ""
+    peer_port: int = Field(default=DEFAULT_PORT, ge=1, le=65535)
+    open_migration_ports: bool = False
+    migration_proxy_ports: str = ""
     bird: Annotated[BirdConfig, BeforeValidator(_bird)] = BirdConfig()
     uplinks: tuple[str, ...] = Field(default=())
     migration_proxy: str = ""
@@ -137,6 +157,10 @@ class NodeConfig(Access):
         self._check_credentials()
         if self.migration_proxy and not Path(self.migration_proxy).is_absolute():
             raise ValueError(f"migration_proxy {self.migration_proxy!r} is not an absolute path")
+        if self.migration_proxy_ports:
+            _port_range(self.migration_proxy_ports)
+            if not self.open_migration_ports:
+                raise ValueError("migration_proxy_ports needs open_migration_ports: true")
         return self
 
     def _check_kubernetes(self) -> None:
@@ -160,11 +184,31 @@ class NodeConfig(Access):
             raise ValueError(f"cni_kubeconfig {self.cni_kubeconfig!r} is not an absolute path")
         if self.cni_kubeconfig and self.cni_kubeconfig == self.kubeconfig:
             raise ValueError("cni_kubeconfig would overwrite kubeconfig: name another file")
+        peers = (self.peer_ca_file, self.peer_cert_file, self.peer_key_file)
+        if any(peers) and not all(peers):
+            raise ValueError("peer_ca_file, peer_cert_file and peer_key_file go together")
 
     @property
     def node(self) -> str:
         """The node's name; after `load_config` there is one."""
         return self.nodename
+
+    @property
+    def peer_files(self) -> Files | None:
+        """Who this node is to other agents; None where it does not talk to them."""
+        if not self.peer_cert_file:
+            return None
+        return Files(Path(self.peer_ca_file), Path(self.peer_cert_file), Path(self.peer_key_file))
+
+    @property
+    def ports_between_nodes(self) -> tuple[PortRange, ...]:
+        """TCP ports that no host policy closes between the cluster's nodes."""
+        found = [PortRange(self.peer_port, self.peer_port)] if self.peer_files else []
+        if self.open_migration_ports:
+            found.append(MIGRATION_PORTS)
+        if self.migration_proxy_ports:
+            found.append(_port_range(self.migration_proxy_ports))
+        return tuple(merged(sorted(found)))
 
     @property
     def has_api(self) -> bool:
@@ -187,6 +231,11 @@ class NodeConfig(Access):
     def mtu_file(self) -> Path:
         """Where the CNI plugin finds the MTU."""
         return Path(self.state_dir) / "mtu"
+
+    @property
+    def policy_cache_dir(self) -> Path:
+        """Where it is remembered what the Kubernetes API said of policy."""
+        return Path(self.state_dir) / "kube-policy"
 
     @property
     def state_file(self) -> Path:

@@ -56,6 +56,17 @@ def _status_body(
     return json.dumps({key: value for key, value in body.items() if value})
 
 
+def speaks_of(body: str, endpoint: Endpoint) -> bool:
+    """Whether a status file's text is of this sandbox with these addresses, in whatever rules."""
+    try:
+        found = json.loads(body)
+        nets = {*found.get("ipv4Nets", ()), *found.get("ipv6Nets", ())}
+        same = found.get("containerID") == endpoint.container_id
+    except (ValueError, AttributeError, TypeError):
+        return False
+    return same and nets == {str(ip_network(address)) for address in endpoint.addresses}
+
+
 def in_force(
     locals_: Iterable[Local], links_up: Container[str]
 ) -> tuple[tuple[Endpoint, int], ...]:

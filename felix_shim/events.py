@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.model import EndpointId, SignKind
 from libtortie.datastore.port import Record
 from libtortie.kube.objects import VirtualMachineInstance, VirtualMachineInstanceMigration
@@ -52,11 +53,23 @@ class Listed:
     """The complete content of a followed scope: what is not in it does not exist.
 
     Unless `unreadable` names stored values that could not be read: then absence says nothing.
+    `broken` are their keys, as far as they can be told and policy is made of them.
     """
 
     scope: Scope
     records: tuple[Record, ...]
     unreadable: tuple[str, ...] = ()
+    broken: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What changes in a followed scope is not heard of, until it is `Listed` again.
+
+    Or what changes of a kind of Kubernetes' policy objects, until it is `InSync` again.
+    """
+
+    scope: Scope | type
 
 
 Migration = VirtualMachineInstanceMigration
@@ -65,16 +78,16 @@ Instance = VirtualMachineInstance
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A KubeVirt object exists in this form."""
+    """An object of the Kubernetes API exists in this form."""
 
-    object: Migration | Instance
+    object: Migration | Instance | PolicyObject
 
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """A KubeVirt object was deleted."""
+    """An object of the Kubernetes API was deleted."""
 
-    object: Migration | Instance
+    object: Migration | Instance | PolicyObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,7 @@ class InSync:
     `delivered` are (namespace, name) of them all; anything else known of the kind is gone.
     """
 
-    kind: type[Migration] | type[Instance]
+    kind: type[Migration | Instance | PolicyObject]
     delivered: frozenset[tuple[str, str]]
 
 
@@ -97,11 +110,15 @@ class NetworkChanged:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """All links and all host routes that matter, read between `began` (monotonic) and now."""
+    """All links and all host routes that matter, read between `began` (monotonic) and now.
+
+    `addresses` are those of links that are no workload's.
+    """
 
     began: float
     links: tuple[Link, ...]
     routes: tuple[Route, ...]
+    addresses: Mapping[str, frozenset[IPAddress]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +152,7 @@ Event = (
     | Stored
     | Unstored
     | Listed
+    | Lost
     | Seen
     | Vanished
     | InSync

@@ -22,6 +22,7 @@ from libtortie.model.times import rfc3339
 
 COMPONENT = "tortie-node"
 REASON = "LiveMigrationWarning"
+CLOSED_REASON = "PolicyNotObeyed"
 MOST_WAITING = 64
 MESSAGE_MAX = 1024
 """Characters; the API refuses longer messages."""
@@ -44,7 +45,13 @@ class Creator(Protocol):
 
 
 def event_body(
-    endpoint: Endpoint, text: str, *, node: str, now: datetime, suffix: str
+    endpoint: Endpoint,
+    text: str,
+    *,
+    node: str,
+    now: datetime,
+    suffix: str,
+    reason: str = REASON,
 ) -> dict[str, Any]:
     """The Event about an endpoint's pod. Pure."""
     pod, namespace = endpoint.id.pod, endpoint.id.namespace
@@ -56,7 +63,7 @@ def event_body(
         "kind": "Event",
         "metadata": {"name": f"{pod[:230]}.{suffix}", "namespace": namespace},
         "involvedObject": involved,
-        "reason": REASON,
+        "reason": reason,
         "message": text[:MESSAGE_MAX],
         "type": "Warning",
         "source": {"component": COMPONENT, "host": node},
@@ -78,17 +85,24 @@ class EventRecorder:
     now: Callable[[], datetime]
     new_suffix: Callable[[], str] = lambda: uuid.uuid4().hex[:16]
     dropped: int = 0
-    _waiting: deque[tuple[Endpoint, str, datetime]] = field(default_factory=deque)
+    _waiting: deque[tuple[Endpoint, str, str, datetime]] = field(default_factory=deque)
     _stopped: bool = False
     _condition: threading.Condition = field(default_factory=threading.Condition)
 
     def warn(self, endpoint: Endpoint, text: str) -> None:
-        """Create an Event soon."""
+        """Create an Event about a migration soon."""
+        self._add(endpoint, text, REASON)
+
+    def closed(self, endpoint: Endpoint, text: str) -> None:
+        """Create an Event about a policy that closes an endpoint soon."""
+        self._add(endpoint, text, CLOSED_REASON)
+
+    def _add(self, endpoint: Endpoint, text: str, reason: str) -> None:
         with self._condition:
             if len(self._waiting) >= MOST_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1
-            self._waiting.append((endpoint, text, self.now()))
+            self._waiting.append((endpoint, text, reason, self.now()))
             self._condition.notify()
 
     def run(self) -> None:
@@ -106,8 +120,9 @@ class EventRecorder:
         with self._condition:
             if not self._waiting:
                 return
-            endpoint, text, when = self._waiting.popleft()
-        body = event_body(endpoint, text, node=self.node, now=when, suffix=self.new_suffix())
+            endpoint, text, reason, when = self._waiting.popleft()
+        suffix = self.new_suffix()
+        body = event_body(endpoint, text, node=self.node, now=when, suffix=suffix, reason=reason)
         try:
             self.kube.create(KubeEvent, body)
         except TortieError as error:

@@ -52,6 +52,9 @@ class ThreadLane:
         self._give_way = give_way
         self._waiting: tuple[int, Job] | None = None
         self._stopped = False
+        self._jobs = 0
+        self.at_work = 0
+        """The number of the job that is being done; 0: none."""
         self._condition = threading.Condition()
 
     def submit(self, generation: int, job: Job) -> None:
@@ -72,7 +75,10 @@ class ThreadLane:
             with self._condition:
                 generation, job = self._waiting
                 self._waiting = None
+                self._jobs += 1
+                self.at_work = self._jobs
             self._post(perform(self.name, generation, job))
+            self.at_work = 0
 
     def stop(self) -> None:
         """Let `run` return once nothing waits."""

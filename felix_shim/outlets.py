@@ -14,10 +14,12 @@ from felix_shim.bgp import BirdInput
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.sysctls import Wires
+from felix_shim.exchange import Exchange
 from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
+from felix_shim.policy_desk import Check
 from felix_shim.state import Memory
 from libtortie.model.ipam import IPAddress
 
@@ -39,7 +41,11 @@ class Outlets:
 
     At once: `listen`, `nudge`, `own`, `warn(endpoint, text)` about its pod, and
     `ask_raises(addresses, urgent)`, whose answers come as `RaisesSeen` now if urgent, and again
-    and again while there are addresses.
+    and again while there are addresses. `exchange` says whose connections go where (None: agents
+    don't talk to each other).
+
+    `welcome(endpoints)`, on the policy lane before the rules, sees that none of them begins with
+    the connections of who had its address before.
     """
 
     routes: RouteTable
@@ -55,3 +61,9 @@ class Outlets:
     own: Callable[[Mapping[EndpointId, Ownership]], None]
     warn: Callable[[Endpoint, str], None]
     ask_raises: Callable[[frozenset[IPAddress], bool], None]
+    exchange: Callable[[Exchange], None] | None = None
+    welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
+    closed: Callable[[Endpoint, str], None] | None = None
+    """At once: a policy that cannot be obeyed has closed an endpoint."""
+    check_rules: Check | None = None
+    """On the policy lane: why the kernel would refuse these; empty if it would not."""

@@ -13,12 +13,19 @@ probes (sender 0.0.0.0, RFC 5227) pass.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from felix_shim.extras import Translation, translated
+from felix_shim.host_rules import HOST_CHAINS
+from felix_shim.host_settings import EndpointToHost
 from felix_shim.model import Endpoint
+from felix_shim.nat_rules import NAT_CHAIN
+from felix_shim.policy_book import PolicyRules, Ways
+from felix_shim.policy_order import Direction
+from felix_shim.policy_sets import Elements
+from felix_shim.rules import Chain, SetKey
 from libtortie.errors import InvalidInput
 from libtortie.linux.port import IPNetwork
 from libtortie.model.ipam import IPAddress
@@ -26,19 +33,6 @@ from libtortie.model.names import INTERFACE_PREFIX
 
 _INTERFACE = re.compile(rf"{INTERFACE_PREFIX}[A-Za-z0-9_.-]{{1,11}}")  # 15 bytes: IFNAMSIZ - 1
 _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}")
-
-
-class EndpointToHost(StrEnum):
-    """What becomes of a workload's new connections to its own node, after its own policy.
-
-    `DROP` is the default of Calico's FelixConfiguration (`defaultEndpointToHostAction`). Answers
-    to connections that the node opened pass always, and so does forwarded traffic, whichever
-    this is. `RETURN` leaves the packet to the node's other rules, `ACCEPT` ends our verdict.
-    """
-
-    DROP = "drop"
-    ACCEPT = "accept"
-    RETURN = "return"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +43,38 @@ class EndpointPolicy:
     connections outlive the node's knowledge of them: when it comes back to a node that still has
     its old entry, or replies take another way during cut-over, the TCP window recorded there is
     wrong and every packet of a healthy connection is "invalid".
+
+    `ingress` and `egress` name the chains that judge new connections to and from it.
     """
 
     interface: str
     mac: str
     addresses: tuple[IPAddress, ...]
     vm: bool = False
+    ingress: str = Direction.INGRESS.allowed
+    egress: str = Direction.EGRESS.allowed
     floating: tuple[Translation, ...] = ()
     source_prefixes: tuple[IPNetwork, ...] = ()
 
 
+NODE_CHAINS: Mapping[str, Chain] = MappingProxyType(
+    {NAT_CHAIN: (), **dict.fromkeys(HOST_CHAINS.values(), ())}
+)
+"""The chains that base chains ask, whatever is or is not in them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All rules of this node: at most one endpoint per interface, sorted by it."""
+    """All rules of this node: at most one endpoint per interface, sorted by it.
+
+    `chains` and `sets` are what the endpoints' policies come to (`policy_book.py`), and the node's
+    own (`surroundings.py`); `NODE_CHAINS` are always among them.
+    """
 
     endpoints: tuple[EndpointPolicy, ...] = ()
     endpoint_to_host: EndpointToHost = EndpointToHost.DROP
+    chains: Mapping[str, Chain] = field(default_factory=lambda: NODE_CHAINS)
+    sets: Mapping[SetKey, Elements] = field(default_factory=dict)
 
     def by_interface(self) -> dict[str, EndpointPolicy]:
         """The endpoints by interface name."""
@@ -82,20 +92,33 @@ class PolicySet:
         return frozenset(one.interface for one in six)
 
 
-def compile_endpoint(endpoint: Endpoint) -> EndpointPolicy:
-    """The rules of one endpoint. Raises `InvalidInput` for a name or MAC that cannot be one."""
+_NO_POLICIES = PolicyRules()
+_ALLOWED = Ways(Direction.INGRESS.allowed, Direction.EGRESS.allowed)
+
+
+def compile_endpoint(endpoint: Endpoint, ways: Ways = _ALLOWED) -> EndpointPolicy:
+    """The rules of one endpoint, whose new connections go these ways.
+
+    Raises `InvalidInput` for a name or MAC that cannot be one.
+    """
     mac = endpoint.mac.lower()
     if not _INTERFACE.fullmatch(endpoint.interface):
         raise InvalidInput(f"endpoint {endpoint.id}: no interface name: {endpoint.interface!r}")
     if not _MAC.fullmatch(mac):
         raise InvalidInput(f"endpoint {endpoint.id}: no MAC address: {endpoint.mac!r}")
     addresses = sorted(set(endpoint.addresses), key=lambda one: (one.version, int(one)))
-    policy = EndpointPolicy(endpoint.interface, mac, tuple(addresses), vm=endpoint.vm is not None)
+    vm = endpoint.vm is not None
+    policy = EndpointPolicy(
+        endpoint.interface, mac, tuple(addresses), vm, ways.ingress, ways.egress
+    )
     return replace(policy, floating=endpoint.floating, source_prefixes=endpoint.source_prefixes)
 
 
 def policy_set(
-    endpoints: Iterable[EndpointPolicy], *, endpoint_to_host: EndpointToHost = EndpointToHost.DROP
+    endpoints: Iterable[EndpointPolicy],
+    *,
+    endpoint_to_host: EndpointToHost = EndpointToHost.DROP,
+    rules: PolicyRules = _NO_POLICIES,
 ) -> PolicySet:
     """The node's rules, the same whatever order the endpoints come in.
 
@@ -105,4 +128,5 @@ def policy_set(
     chosen: dict[str, EndpointPolicy] = {}
     for endpoint in sorted(endpoints, key=lambda one: (one.interface, one.mac, str(one.addresses))):
         chosen[endpoint.interface] = endpoint
-    return PolicySet(tuple(chosen.values()), endpoint_to_host)
+    chains = {**NODE_CHAINS, **rules.chains}
+    return PolicySet(tuple(chosen.values()), endpoint_to_host, chains, rules.sets)

@@ -26,6 +26,7 @@ from felix_shim.events import (
     Event,
     InSync,
     Listed,
+    Lost,
     NetworkChanged,
     RaisesSeen,
     Seen,
@@ -35,6 +36,7 @@ from felix_shim.events import (
     Unstored,
     Vanished,
 )
+from felix_shim.gate import Gate, Standing
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import Log
 from felix_shim.migration import (
@@ -53,10 +55,10 @@ from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, SURVEY, Outlets
 from felix_shim.roster import Local
-from felix_shim.routes import desired_routes
+from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
-from felix_shim.timers import Backoff, Convergence, Grace, Resync, Retry, Timers
-from felix_shim.world import LISTEN, OWNERS, RAISES, World
+from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
+from felix_shim.world import FLOWS, LISTEN, OWNERS, RAISES, World
 from libtortie.linux.port import IPNetwork, Route
 
 SLICE_SECONDS = 0.002
@@ -95,10 +97,10 @@ class Reconciler:
         self._clocks = rim.clocks
         self._recall = rim.recall
         self._routes = rim.outlets.routes
-        self._world = World(
-            identity.node, identity.kube, rim.outlets.routes, rim.log, rim.clocks.monotonic
-        )
+        now, kinds = rim.clocks.monotonic, identity.policy_kinds
+        self._world = World(identity.node, identity.kube, self._routes, rim.log, now, kinds)
         self._chores = Chores(identity, self._world, rim.outlets, rim.log)
+        self.gate = Gate(rim.log, rim.outlets.warn)
         self._timers = Timers()
         self._backoff = Backoff()
         self._memory: Memory | None = None
@@ -166,16 +168,20 @@ class Reconciler:
                 world.unstored(event)
             case Listed():
                 world.listed(event)
+                self._look_at_gate()
+            case Lost():
+                world.lost.add(event.scope)
             case Seen():
-                world.seen(event.object)
+                world.seen(event)
             case Vanished():
-                world.vanished(event.object)
+                world.vanished(event)
             case InSync():
                 world.in_sync(event)
+                self._look_at_gate()
             case NetworkChanged():
                 world.network(event.event)
             case Surveyed():
-                world.survey(event.links, event.routes, event.began)
+                world.survey(event)
             case RaisesSeen():
                 world.raises_seen(event)
             case Done():
@@ -211,6 +217,7 @@ class Reconciler:
             moved |= self._hear(sign)
             sign = self._inbox.take_urgent()
         if moved:
+            self._chores.do(FLOWS)  # the last connections are wanted now
             self._chores.do(MEMORY)
             self._chores.do(LISTEN)
 
@@ -274,7 +281,9 @@ class Reconciler:
             return
         known = self._recalled().of(local.id, local.endpoint.container_id)
         if self._identity.kube:
-            normal, raised = self._kernel_evidence(local)
+            present = [route for dst in local.destinations for route in self._routes.actual(dst)]
+            settings, interface = self._world.settings, local.endpoint.interface
+            normal, raised = evidence(interface, present, settings.ipv4, settings.ipv6)
             target = local.endpoint.migration_uid if local.endpoint.vm else ""
             saved = known.machine if known is not None else None
             local.machine = recover(
@@ -290,25 +299,13 @@ class Reconciler:
                 remembered=known is not None,
             )
         self._settle(endpoint)
-        self._world.due.chores |= {LISTEN, OWNERS, RAISES}
+        self._world.due.chores |= {LISTEN, OWNERS, RAISES, FLOWS}
 
     def _recalled(self) -> Memory:
         if self._memory is None:
             self._memory = self._recall(self._world)
             self._world.raises = self._memory.raises
         return self._memory
-
-    def _kernel_evidence(self, local: Local) -> tuple[bool, bool]:
-        """Whether the kernel has a normal and a raised route to this endpoint's own veth."""
-        settings = self._world.settings
-        normal = raised = False
-        for dst in local.destinations:
-            priorities = settings.ipv4 if dst.version == 4 else settings.ipv6
-            for route in self._routes.actual(dst):
-                if route.ifname == local.endpoint.interface:
-                    normal |= route.priority == priorities.normal
-                    raised |= route.priority == priorities.elevated
-        return normal, raised
 
     def _settle(self, endpoint: EndpointId) -> None:
         """Bring an endpoint's machine into agreement with the facts."""
@@ -341,7 +338,7 @@ class Reconciler:
                     returned = desired.came_back(before, after)
                     local.returned = local.returned if returned is None else returned
                     due.destinations.update(local.destinations)
-                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES}
+                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES, FLOWS}
                 case StartTimer(deadline, episode):
                     self._timers.add(deadline, Convergence(local.id, episode))
                     due.chores.add(MEMORY)
@@ -377,11 +374,13 @@ class Reconciler:
             ipv6=world.settings.ipv6,
         )
         mine = frozenset(route for route in wanted if route.dst == dst)
-        ready = {local.endpoint.interface for local in locals_ if local.in_force}
         actual = frozenset(self._routes.actual(dst))
-        if any(route.ifname not in ready for route in mine - actual):
+        new = {route.ifname for route in mine - actual}
+        if not all(self._may_add(one) for one in locals_ if one.endpoint.interface in new):
             return Outcome(dst)
         outcome = self._routes.apply(dst, mine)
+        if outcome.deleted:
+            world.due.chores.add(LISTEN)
         if outcome.error:
             self._failed_routes.add(dst)
             self._retry(ROUTES)
@@ -390,6 +389,32 @@ class Reconciler:
         if not self._failed_routes:
             self._backoff.worked(ROUTES)
         return outcome
+
+    def _may_add(self, local: Local) -> bool:
+        """Whether an endpoint's policy lets its route into the kernel."""
+        if local.machine.state not in RAISED:
+            return bool(local.in_force)
+        now, episode, settings = (
+            self._clocks.monotonic(),
+            local.machine.episode,
+            self._world.settings,
+        )
+        latest = self._chores.has_latest_rules(local)
+        standing = Standing(bool(local.in_force), latest, self._world.hears_policy)
+        began = self.gate.began(local.id, episode)
+        passes = self.gate.passes(local.endpoint, episode, standing, now, settings.gate)
+        if not passes and not began:
+            self._timers.add(now + settings.gate.seconds, Gated(local.id))
+        return passes
+
+    def _look_at_gate(self, *endpoints: EndpointId) -> None:
+        """Something that these raises, or all of them, wait for has happened."""
+        for endpoint in endpoints or self.gate.waiting():
+            local = self._world.roster.get(endpoint)
+            if local is None or local.machine.state not in RAISED:
+                self.gate.drop(endpoint)
+            else:
+                self._world.due.destinations.update(local.destinations)
 
     def _tell_route(
         self,
@@ -438,6 +463,8 @@ class Reconciler:
             self._retry(POLICY)
         elif self._backoff.worked(done.lane):
             self._log.info("apply_recovered", work=done.lane)
+        if done.lane == POLICY:
+            self._look_at_gate()
 
     def _retry(self, work: str) -> None:
         delay = self._backoff.failed(work)
@@ -456,6 +483,8 @@ class Reconciler:
                 case Grace(dst):
                     self._strangers.discard(dst)
                     self._world.due.destinations.add(dst)
+                case Gated(endpoint):
+                    self._look_at_gate(endpoint)
                 case Retry(work) if work == ROUTES:
                     self._world.due.destinations |= self._failed_routes
                 case Retry(work):

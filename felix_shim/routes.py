@@ -102,6 +102,18 @@ def desired_routes(
     return frozenset(by_key.values())
 
 
+def evidence(
+    interface: str, present: Iterable[Route], ipv4: Priorities, ipv6: Priorities
+) -> tuple[bool, bool]:
+    """Whether there is a normal and a raised route to a workload's own veth."""
+    own = [route for route in present if route.ifname == interface]
+    families = {4: ipv4, 6: ipv6}
+    return (
+        any(route.priority == families[route.dst.version].normal for route in own),
+        any(route.priority == families[route.dst.version].elevated for route in own),
+    )
+
+
 def is_ours(route: Route) -> bool:
     """Whether a kernel route is one this agent may delete: a host route on a workload's veth.
 

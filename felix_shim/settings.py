@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from felix_shim.gate import GateSettings, OnTimeout
+from felix_shim.host_settings import HostSettings, stronger
 from felix_shim.routes import PRIORITY_MAX, Priorities
 from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.resources import FelixConfigurationSpec
@@ -26,18 +28,24 @@ class Settings:
     ipv4: Priorities = field(default_factory=Priorities)
     ipv6: Priorities = field(default_factory=Priorities)
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
+    gate: GateSettings = field(default_factory=GateSettings)
+    host: HostSettings = field(default_factory=HostSettings)
     problems: tuple[str, ...] = field(default=())
 
 
-def effective(specs: Iterable[tuple[str, FelixConfigurationSpec]]) -> Settings:
-    """The settings of (name, spec) pairs, weakest first."""
+def effective(
+    specs: Iterable[tuple[str, FelixConfigurationSpec]], known: Settings | None = None
+) -> Settings:
+    """The settings of (name, spec) pairs, weakest first; `known` are those that held before."""
     settings = Settings()
     for name, spec in specs:
-        settings = _apply(settings, name, spec)
+        settings = _apply(settings, name, spec, known.host if known else None)
     return settings
 
 
-def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Settings:
+def _apply(
+    settings: Settings, name: str, spec: FelixConfigurationSpec, known: HostSettings | None
+) -> Settings:
     problems = list(settings.problems)
     settings = _gates(settings, name, spec, problems)
     seconds = settings.convergence_seconds
@@ -46,6 +54,7 @@ def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Setti
             seconds = parse_duration(spec.live_migration_route_convergence_time)
         except ValueError as error:
             problems.append(f"{name}: liveMigrationRouteConvergenceTime: {error}")
+    gate = _gate(settings.gate, name, spec, problems)
     prefixes = [text.strip() for text in spec.interface_prefix.split(",")]
     if spec.interface_prefix and INTERFACE_PREFIX not in prefixes:
         problems.append(
@@ -67,7 +76,13 @@ def _apply(settings: Settings, name: str, spec: FelixConfigurationSpec) -> Setti
         problems,
     )
     return replace(
-        settings, ipv4=ipv4, ipv6=ipv6, convergence_seconds=seconds, problems=tuple(problems)
+        settings,
+        ipv4=ipv4,
+        ipv6=ipv6,
+        convergence_seconds=seconds,
+        gate=gate,
+        host=stronger(settings.host, spec, known, lambda text: problems.append(f"{name}: {text}")),
+        problems=tuple(problems),
     )
 
 
@@ -94,6 +109,26 @@ def _choice(text: str, no: str, yes: str, where: str, problems: list[str]) -> bo
     if text not in ("", no, yes):
         problems.append(f"{where}: {text!r} is neither {no} nor {yes}")
     return {no: False, yes: True}.get(text)
+
+
+def _gate(
+    weaker: GateSettings, name: str, spec: FelixConfigurationSpec, problems: list[str]
+) -> GateSettings:
+    """How long a raise waits for policy, and what then."""
+    if spec.policy_gate_timeout:
+        try:
+            weaker = replace(weaker, seconds=parse_duration(spec.policy_gate_timeout))
+        except ValueError as error:
+            problems.append(f"{name}: policyGateTimeout: {error}")
+    if spec.policy_gate_on_timeout:
+        try:
+            weaker = replace(weaker, on_timeout=OnTimeout(spec.policy_gate_on_timeout))
+        except ValueError:
+            problems.append(
+                f"{name}: policyGateOnTimeout: {spec.policy_gate_on_timeout!r} is neither "
+                f"{OnTimeout.RAISE} nor {OnTimeout.HOLD}"
+            )
+    return weaker
 
 
 def _priorities(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from felix_shim.cluster import POLICY_SCOPES
 from felix_shim.complaint import Complaint
 from felix_shim.drivers.routetable import is_learned
 from felix_shim.events import (
@@ -19,6 +21,7 @@ from felix_shim.events import (
     Instance,
     InSync,
     Listed,
+    Lost,
     Migration,
     NetworkChanged,
     RaisesSeen,
@@ -31,14 +34,15 @@ from felix_shim.events import (
 from felix_shim.jsonlog import Log
 from felix_shim.outlets import BIRD
 from felix_shim.routes import is_ours
-from libtortie.datastore.port import Datastore, Put, Watch
-from libtortie.errors import Compacted, TortieError, Unavailable, first_line
+from libtortie.datastore.port import Datastore, Listing, Put, Watch
+from libtortie.errors import Compacted, NotFound, TortieError, Unavailable, first_line
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient
-from libtortie.linux.port import Kernel, NetworkEvent
+from libtortie.linux.port import Kernel, Link, NetworkEvent
 from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import Resources, Scope
+from libtortie.model.keys import Key, Resources, Scope
+from libtortie.model.names import INTERFACE_PREFIX
 
 T = TypeVar("T", bound=KubeObject)
 Post = Callable[[Event], None]
@@ -78,6 +82,7 @@ class StoreSource:
                 continue
             except TortieError as error:
                 self.log.warning("watch_lost", scope=self.scope, reason=first_line(error))
+                self.post(Lost(self.scope))
             self._stop.wait(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 
@@ -90,7 +95,7 @@ class StoreSource:
 
     def _follow(self) -> Iterator[Event]:
         listing = self.store.list(self.scope)
-        yield Listed(self.scope, listing.records, listing.malformed)
+        yield Listed(self.scope, listing.records, listing.malformed, self._broken(listing))
         with self.store.watch(self.scope, listing.revision) as watch:
             with self._lock:
                 self._watch = watch
@@ -104,8 +109,15 @@ class StoreSource:
         if not self._stop.is_set():
             raise Unavailable("the watch ended")
 
+    def _broken(self, listing: Listing) -> tuple[Key, ...]:
+        """Keys of what could not be read. One that was made since the list is soon told of."""
+        if not listing.malformed or self.scope not in POLICY_SCOPES:
+            return ()
+        known = {record.key for record in listing.records}
+        return tuple(key for key in self.store.names(self.scope) if key not in known)
 
-class _Listener:
+
+class Listener:
     """A Kubernetes client that remembers the names of the last list, for `follow`'s `Synced`."""
 
     def __init__(self, client: KubeClient) -> None:
@@ -169,7 +181,7 @@ class KubeSource:
 
     def run(self) -> None:
         """The thread's body."""
-        client = _Listener(self.client)
+        client = Listener(self.client)
         stream = follow(client, self.kind, stop=self._stop, trouble=self._complaint.watch_lost)
         for event in stream:
             self._complaint.about("")
@@ -215,8 +227,17 @@ class KernelSource:
         links = self.kernel.links()
         routes = self.kernel.routes(version=4) + self.kernel.routes(version=6)
         ours = tuple(route for route in routes if is_ours(route) or is_learned(route))
-        self.post(Surveyed(began, links, ours))
+        self.post(Surveyed(began, links, ours, self._addresses(links)))
         return frozenset()
+
+    def _addresses(self, links: tuple[Link, ...]) -> dict[str, frozenset[IPAddress]]:
+        found = {}
+        for link in links:
+            if link.name.startswith(INTERFACE_PREFIX):
+                continue
+            with suppress(NotFound):  # it has just gone
+                found[link.name] = frozenset(one.ip for one in self.kernel.addresses(link.name))
+        return found
 
 
 @dataclass(slots=True)

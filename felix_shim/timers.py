@@ -34,11 +34,18 @@ class Grace:
 
 
 @dataclass(frozen=True, slots=True)
+class Gated:
+    """An endpoint's raise has waited for policy long enough."""
+
+    endpoint: EndpointId
+
+
+@dataclass(frozen=True, slots=True)
 class Resync:
     """Compare everything with the outside again."""
 
 
-Entry = Convergence | Retry | Grace | Resync
+Entry = Convergence | Retry | Grace | Gated | Resync
 
 
 @dataclass(slots=True)

@@ -6,23 +6,37 @@ compared with what is known, and only a difference makes anything due.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from felix_shim import facts
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS, Cluster
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS, Cluster
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.endpoints import parse_endpoint
-from felix_shim.events import Instance, InSync, Listed, Migration, RaisesSeen, Stored, Unstored
+from felix_shim.events import (
+    Instance,
+    InSync,
+    Listed,
+    Migration,
+    RaisesSeen,
+    Seen,
+    Stored,
+    Surveyed,
+    Unstored,
+    Vanished,
+)
 from felix_shim.extras import Wishes
 from felix_shim.jsonlog import Log
+from felix_shim.kube_entries import Heard, PolicyObject
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.outlets import BIRD, NODE, POLICY, STATUS, SURVEY
 from felix_shim.policy import compile_endpoint
+from felix_shim.policy_desk import PolicyDesk
 from felix_shim.raises import Raises
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
+from felix_shim.surroundings import Surroundings
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput, Malformed
 from libtortie.linux.port import (
@@ -35,13 +49,15 @@ from libtortie.linux.port import (
     Route,
     RouteAdded,
     RouteGone,
+    RouteProto,
 )
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Key, Scope
 from libtortie.model.names import INTERFACE_PREFIX
+from libtortie.model.policy import PortRange
 from libtortie.model.resources import WorkloadEndpoint
 
-LISTEN, OWNERS, RAISES, NUDGE = "listen", "owners", "raises", "nudge"
+LISTEN, OWNERS, RAISES, NUDGE, FLOWS = "listen", "owners", "raises", "nudge", "flows"
 
 
 @dataclass(slots=True)
@@ -61,7 +77,8 @@ class Due:
 
 @dataclass(slots=True)
 class World:
-    """Everything known. `kube`: whether there is an API to learn migrations from.
+    """Everything known. `kube`: whether there is an API to learn migrations from; `policy_kinds`:
+    what policy is made of there.
 
     `monotonic` is in seconds; it dates what is heard of links, so that a survey that began before
     does not undo it.
@@ -72,7 +89,9 @@ class World:
     routes: RouteTable
     log: Log
     monotonic: Callable[[], float]
+    policy_kinds: frozenset[type[PolicyObject]] = frozenset()
     cluster: Cluster = field(init=False)
+    desk: PolicyDesk = field(init=False)
     roster: Roster = field(default_factory=Roster)
     wishes: Wishes = field(default_factory=Wishes)
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
@@ -80,15 +99,24 @@ class World:
     announced: frozenset[IPAddress] = frozenset()
     links_up: dict[str, int] = field(default_factory=dict)
     """Workload links that are up, with their index: made anew, a link has another."""
+    link_addresses: Mapping[str, frozenset[IPAddress]] = field(default_factory=dict)
+    """Of links that are no workload's, as last surveyed."""
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
     resyncs: int = 0
     """Counts the times at which everything is looked at again, whatever is known of it."""
+    lost: set[Scope | type] = field(default_factory=set)
+    """Scopes and kinds whose changes are not heard of."""
+    kinds_listed: set[type] = field(default_factory=set)
+    kube_heard: Heard = field(default_factory=Heard)
+    policy_serial: int = 0
+    """Counts the changes of what endpoints' rules are made of, beside the endpoints themselves."""
     due: Due = field(default_factory=Due)
 
     def __post_init__(self) -> None:
         self.cluster = Cluster(self.node)
+        self.desk = PolicyDesk(self.node, self.log, kube=bool(self.policy_kinds))
 
     # -- facts -------------------------------------------------------------------------------
 
@@ -113,10 +141,46 @@ class World:
             return replace(found, proof=before.proof)
         return found
 
+    @property
+    def hears_policy(self) -> bool:
+        """Whether every change of what policy is made of is heard of."""
+        return not any(self._makes_policy(scope) for scope in self.lost)
+
+    def policy_changed(self) -> None:
+        """The rules of any endpoint may be other ones now."""
+        self.policy_serial += 1
+        self.due.chores.add(POLICY)
+
+    def _makes_policy(self, scope: Scope | type) -> bool:
+        return scope not in (NODES, POOLS, PEERS, BGP, Affinities(self.node))
+
+    def _to_desk(self, event: Stored | Unstored | Listed) -> None:
+        """Endpoints of other nodes concern the rules too, of which they are members only."""
+        if event.scope == ENDPOINTS or event.scope in POLICY_SCOPES:
+            self.desk.feed(event)
+            self.due.chores.add(POLICY)
+
+    @property
+    def knows_policy(self) -> bool:
+        """Whether all that policy is made of was listed once: before that, nothing is concluded."""
+        listed = self.cluster.listed(ENDPOINTS, FELIX, NODES, POOLS, *POLICY_SCOPES)
+        return listed and self.policy_kinds <= self.kinds_listed
+
+    def surroundings(self, between_nodes: tuple[PortRange, ...]) -> Surroundings:
+        """What the node's own rules are made of beside policies."""
+        return Surroundings(
+            settings=self.settings.host,
+            between_nodes=between_nodes,
+            nodes=self.cluster.node_addresses(),
+            pools=tuple(pool.spec for pool in self.cluster.pools()),
+            links=self.link_addresses,
+        )
+
     # -- stored resources --------------------------------------------------------------------
 
     def stored(self, event: Stored) -> None:
         """A record was written."""
+        self._to_desk(event)
         if event.scope == ENDPOINTS:
             self._endpoint(event.record)
         elif self.cluster.put(event.scope, event.record):
@@ -124,6 +188,7 @@ class World:
 
     def unstored(self, event: Unstored) -> None:
         """A record was deleted."""
+        self._to_desk(event)
         if event.scope == ENDPOINTS:
             self._endpoint_gone(event.key)
         elif self.cluster.remove(event.scope, event.key):
@@ -131,6 +196,8 @@ class World:
 
     def listed(self, event: Listed) -> None:
         """A scope was read completely."""
+        self.lost.discard(event.scope)
+        self._to_desk(event)
         for name in event.unreadable:
             self.log.error("stored_value_unreadable", reason=name)
         if event.scope == ENDPOINTS:
@@ -141,19 +208,23 @@ class World:
                 self._endpoint(record)
             self.cluster.replace(ENDPOINTS, ())
             self.due.chores |= {POLICY, STATUS}
-        elif self.cluster.replace(event.scope, event.records):
+        elif self.cluster.replace(event.scope, event.records, event.unreadable):
             self._resource_changed(event.scope)
 
     def _resource_changed(self, scope: Scope) -> None:
         if scope == FELIX:
             self._settings_changed()
         elif scope == NODES:
-            self.due.chores |= {NODE, BIRD}
-        elif scope in (POOLS, PEERS, BGP, Affinities(self.node)):
+            self.due.chores |= {NODE, BIRD, FLOWS, POLICY}
+        elif scope == POOLS:
+            self.due.chores |= {BIRD, POLICY}
+        elif scope in (PEERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
+        elif scope != ENDPOINTS:
+            self.policy_changed()
 
     def _settings_changed(self) -> None:
-        fresh = self.cluster.settings()
+        fresh = self.cluster.settings(self.settings)
         for problem in fresh.problems:
             if problem not in self.settings.problems:
                 self.log.error("setting_ignored", reason=problem)
@@ -171,7 +242,7 @@ class World:
         for key, endpoint in self.wishes.all():
             self._take(key, endpoint)
         self.everything()
-        self.due.chores.add(BIRD)
+        self.due.chores |= {BIRD, POLICY}
 
     # -- endpoints ---------------------------------------------------------------------------
 
@@ -200,6 +271,7 @@ class World:
         """A new sandbox starts anew; one whose record merely changed keeps its machine."""
         if known is not None and _same_sandbox(known.endpoint, fresh.endpoint):
             fresh.machine, fresh.returned = known.machine, known.returned
+            self.policy_serial += 1  # other labels, other policies
             if _same_wire(known.endpoint, fresh.endpoint):
                 fresh.in_force, fresh.wire = known.in_force, known.wire
             begun = fresh.id not in self.due.newcomers
@@ -211,7 +283,7 @@ class World:
         self.roster.add(fresh)
         (self.due.endpoints if begun else self.due.newcomers).add(fresh.id)
         self._destinations(fresh)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, FLOWS}
 
     def _endpoint_gone(self, key: Key) -> None:
         self.wishes.forget(key)
@@ -223,7 +295,7 @@ class World:
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
         self._destinations(local)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, FLOWS}
         if local.endpoint.vm is not None:
             self.due.chores.add("memory")
 
@@ -247,18 +319,33 @@ class World:
         for local in self.roster:
             self._destinations(local)
 
-    # -- KubeVirt ----------------------------------------------------------------------------
+    # -- the Kubernetes API ------------------------------------------------------------------
 
-    def seen(self, item: Migration | Instance) -> None:
-        """A migration or VMI was added or changed."""
-        self._vmi_changed(self.machines.put(item))
+    def seen(self, event: Seen) -> None:
+        """An object was added or changed."""
+        if isinstance(event.object, Migration | Instance):
+            self._vmi_changed(self.machines.put(event.object))
+        elif self.kube_heard.is_news(event.object):
+            self._kube_policy(event)
 
-    def vanished(self, item: Migration | Instance) -> None:
-        """A migration or VMI was deleted."""
-        self._vmi_changed(self.machines.remove(item))
+    def vanished(self, event: Vanished) -> None:
+        """An object was deleted."""
+        if isinstance(event.object, Migration | Instance):
+            self._vmi_changed(self.machines.remove(event.object))
+        else:
+            self.kube_heard.is_gone(event.object)
+            self._kube_policy(event)
 
     def in_sync(self, event: InSync) -> None:
-        """All migrations, or all VMIs, have been delivered."""
+        """All objects of a kind have been delivered."""
+        if event.kind not in (Migration, Instance):
+            self.lost.discard(event.kind)
+            if self.kube_heard.keep(event.kind, event.delivered) or (
+                event.kind not in self.kinds_listed
+            ):
+                self.kinds_listed.add(event.kind)
+                self._kube_policy(event)
+            return
         migrations = event.kind is Migration
         keep = self.machines.keep_migrations if migrations else self.machines.keep_instances
         first = not (
@@ -270,8 +357,15 @@ class World:
             self.log.info("in_sync", kind=event.kind.api.kind, objects=len(event.delivered))
             self.everything()
 
+    def _kube_policy(self, event: Seen | Vanished | InSync) -> None:
+        self.desk.feed(event)
+        self.policy_changed()
+
     def _vmi_changed(self, vmi: tuple[str, str]) -> None:
-        self.due.endpoints |= {local.id for local in self.roster.of_vmi(vmi)} - self.due.newcomers
+        found = self.roster.of_vmi(vmi)
+        self.due.endpoints |= {local.id for local in found} - self.due.newcomers
+        if found:
+            self.due.chores.add(FLOWS)
 
     # -- network -----------------------------------------------------------------------------
 
@@ -291,9 +385,11 @@ class World:
                 self.log.warning("netlink_overrun")
                 self.due.chores.add(SURVEY)
 
-    def survey(self, links: tuple[Link, ...], routes: tuple[Route, ...], began: float) -> None:
+    def survey(self, found: Surveyed) -> None:
         """Links and routes were read completely."""
         self.surveyed = True
+        links, routes, began = found.links, found.routes, found.began
+        self.link_addresses = found.addresses
         up = {link.name: link for link in links if link.up and _workload(link.name)}
         newer = {name: when for name, when in self.links_heard.items() if when > began}
         for name in self.links_up.keys() - up.keys() - newer.keys():
@@ -307,6 +403,8 @@ class World:
 
     def _link(self, link: Link) -> None:
         if not _workload(link.name):
+            if link.name not in self.link_addresses:
+                self.due.chores.add(SURVEY)  # a host endpoint may be about its addresses
             return
         self.links_heard[link.name] = self.monotonic()
         if link.up:
@@ -331,9 +429,11 @@ class World:
         self.due.destinations |= self.routes.link_gone(name)
         for local in self.roster.on_interface(name):
             local.in_force, local.wire = 0, object()
-        self.due.chores.add(STATUS)
+        self.due.chores |= {STATUS, LISTEN}
 
     def _route(self, route: Route, *, present: bool) -> None:
+        if route.proto == RouteProto.KERNEL and not _workload(route.ifname):
+            self.due.chores.add(SURVEY)  # it comes and goes with an address of that link
         gateway = route.dst.version == 6 and route.dst.is_link_local
         if gateway and not present and _workload(route.ifname):
             self.due.chores.add(POLICY)  # the IPv6 gateway's address went with it
@@ -343,7 +443,7 @@ class World:
     def _route_changed(self, dst: IPNetwork) -> None:
         if self.roster.with_address(dst.network_address):
             self.due.destinations.add(dst)
-            self.due.chores.add(RAISES)
+            self.due.chores |= {RAISES, LISTEN}
         else:
             self.due.strangers.add(dst)
 

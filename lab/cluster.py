@@ -22,6 +22,7 @@ from cni_plugin.install import install
 from cni_plugin.program import program
 from felix_shim.bgp import Peer
 from lab import names, seed
+from lab.certificates import certify, make_authority
 from lab.datastore import SQLITE, settings, with_store
 from lab.interrupts import uninterrupted
 from lab.nodes import (
@@ -75,6 +76,7 @@ def bring_up(
     fill_api(topology)
     fill_datastore(state, record)
     tell("agents, control plane")
+    make_authority(state)
     agents: dict[str, Process] = {}
     for node in topology.nodes:
         equip_node(state, node, datastore)
@@ -200,10 +202,11 @@ def fill_api(topology: Topology) -> None:
 
 
 def equip_node(state: StateDir, node: names.LabNode, datastore: str) -> None:
-    """A node's agent configuration, CNI executable and conflist."""
+    """A node's agent configuration and certificate, CNI executable and conflist."""
     where = settings(state, datastore)
     config = seed.agent_config(node, where)
     (state.node(node.name, "etc") / "node.yaml").write_text(yaml.safe_dump(config))
+    certify(state, node.name)
     install(
         state.node(node.name, "cni-bin"),
         state.node(node.name, "net.d"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lab import names
+from lab.certificates import agent_keys
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import Resource, parse_resource
 
@@ -64,6 +65,7 @@ def agent_config(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str,
         "ip": str(node.address),
         **datastore,
         "k8s_api_root": names.api_url(),
+        **agent_keys(),
         "log_file": "/var/log/tortie/node.log",
         "log_level": "info",
     }

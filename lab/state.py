@@ -2,7 +2,8 @@
 
 Layout of the state directory: `lab.json` (what is up), `processes` (the ledger), `nodes/<node>/…`
 (a node's private directories), `shared/` (the datastore all nodes open), `ns/` (a small tmpfs that
-pins the nodes' mount namespaces), `log/`, `tor/`, `pods/`, `guests/`, `kubeconfig`.
+pins the nodes' mount namespaces), `log/`, `tor/`, `pods/`, `guests/`, `kubeconfig`, `peers/` (the
+authority of the nodes' certificates).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 ENTRIES = (
     *("log", "tor", "shared", "pods", "guests", "nodes", "ns", "kubectl-cache", "kubeconfig"),
-    *("processes", "lab.new", "lab.json"),
+    *("peers", "processes", "lab.new", "lab.json"),
 )
 """All that a lab makes in its state directory, in the order of removal: the record goes last."""
 
@@ -112,6 +113,11 @@ class StateDir:
     def guests(self) -> Path:
         """What the hypervisors remember of their guests."""
         return self.root / "guests"
+
+    @property
+    def peers(self) -> Path:
+        """The authority whose certificates tell the agents who is which node."""
+        return self.root / "peers"
 
     @property
     def kubeconfig(self) -> Path:

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from libtortie.errors import TortieError
 
-NEEDED = ("ip", "bridge", "nsenter", "unshare", "mount", "umount", "bird", "birdc", "nft", "sysctl")
+NEEDED = (
+    *("ip", "bridge", "nsenter", "unshare", "mount", "umount", "sysctl"),
+    *("bird", "birdc", "nft", "openssl"),
+)
 
 
 class LabError(TortieError):

@@ -163,8 +163,16 @@ def parse_yaml(text: str, where: str) -> Any:
 
     Raises `InvalidInput` with line and problem, without the text, in which there may be a secret.
     """
+    documents = parse_documents(text, where)
+    if len(documents) > 1:
+        raise InvalidInput(f"{where}: expected a single document")
+    return documents[0] if documents else None
+
+
+def parse_documents(text: str, where: str) -> list[Any]:
+    """The same of a text that may hold several documents."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        return list(yaml.load_all(text, Loader=_StrictLoader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "not YAML"

@@ -6,12 +6,11 @@ So waiting goes in steps, and one that ends much later than it was to end does n
 
 from __future__ import annotations
 
+import os
 import subprocess
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import IO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 STEP = 1.0
 """Seconds of one wait."""
@@ -60,34 +59,35 @@ class Deadline:
         return wait
 
 
-def communicate(
-    process: subprocess.Popen[str], deadline: Deadline, text: str | None = None
-) -> tuple[str, str]:
+def communicate(process: subprocess.Popen[str], deadline: Deadline) -> tuple[str, str]:
     """What a process prints to its two pipes. Raises `TimeoutExpired`, when it is killed.
 
-    The text goes by a thread of its own: Popen's method sends one in its first step only.
+    It must not have a pipe to be written to: see `given`.
     """
-    pipe, process.stdin = process.stdin, None
-    feeder = threading.Thread(target=_feed, args=(pipe, text or ""))
-    feeder.start()
-    try:
-        with process:
-            try:
-                while wait := deadline.step():
-                    try:
-                        return process.communicate(timeout=wait)
-                    except subprocess.TimeoutExpired:
-                        continue
-                raise subprocess.TimeoutExpired(process.args, deadline.seconds)
-            except BaseException:
-                process.kill()
-                raise
-    finally:
-        feeder.join()
+    with process:
+        try:
+            while wait := deadline.step():
+                try:
+                    return process.communicate(timeout=wait)
+                except subprocess.TimeoutExpired:
+                    continue
+            raise subprocess.TimeoutExpired(process.args, deadline.seconds)
+        except BaseException:
+            process.kill()
+            raise
 
 
-def _feed(pipe: IO[str] | None, text: str) -> None:
-    """Write a process' input, and close it. One that does not read it to its end has reasons."""
-    if pipe is not None:
-        with suppress(BrokenPipeError), pipe:
-            pipe.write(text)
+@contextmanager
+def given(text: str) -> Iterator[int]:
+    """A file in memory with this text, to be a process's input.
+
+    A pipe would have to be written while the output is read: what `Popen.communicate` has not
+    written when its time is over, it never writes.
+    """
+    handle = os.memfd_create("input", os.MFD_CLOEXEC)
+    with os.fdopen(handle, "r+b", buffering=0) as file:
+        data = memoryview(text.encode())
+        while data:
+            data = data[file.write(data) :]
+        file.seek(0)
+        yield handle

@@ -28,6 +28,8 @@ LINE_END = "\n"
 LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
 COMMANDS = {
+    "apply": Entry("tortiectl.commands.write:apply", "Store policies, new or instead of others."),
+    "create": Entry("tortiectl.commands.write:create", "Store new policies."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
     "migration-proxy": Entry(
@@ -35,6 +37,8 @@ COMMANDS = {
         "Look into this node's migration proxy.",
     ),
     "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
+    "replace": Entry("tortiectl.commands.write:replace", "Store policies instead of others."),
+    "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with policies."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
 }
 

@@ -19,24 +19,28 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from felix_shim.drivers.nftables_nat import TABLE
+from felix_shim.drivers.nftables_change import TABLE
 from felix_shim.drivers.nftables_text import (
     FIRST_TAG,
     free_tag,
     render,
     render_anew,
+    render_check,
     render_delta,
     render_sweep,
 )
 from felix_shim.policy import PolicySet
-from libtortie.deadline import Deadline, communicate
+from felix_shim.policy_sets import Elements
+from felix_shim.rules import Chain, SetKey
+from libtortie.deadline import Deadline, communicate, given
 from libtortie.errors import KernelError, first_line
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
 QUIET_SECONDS = 5.0
+_ANSWER_SECONDS = 2.0
 _NETLINK_NETFILTER = 12
 _NFT_MSG_GETGEN = (10 << 8) | 16  # NFNL_SUBSYS_NFTABLES
 _NFTA_GEN_ID = 1
@@ -87,6 +91,15 @@ class Nftables:
         elif self._listing is None and self._generation == generation and self._is_quiet():
             self._remember_listing(generation)
         self._healthy = True
+
+    def check(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
+        """Why the kernel would refuse these alone, in a table that is not made; empty: it takes
+        them. Chains may lead to each other and to those of the directions (`allowed-…`)."""
+        try:
+            self._run("-c", "-f", "-", text=render_check(chains, sets))
+        except KernelError as error:
+            return first_line(error)
+        return ""
 
     def _intact(self, generation: int) -> bool:
         """Whether our tables are as we left them, although others may have committed since."""
@@ -154,14 +167,15 @@ class Nftables:
 
     def _run(self, *arguments: str, text: str = "") -> str:
         try:
-            process = subprocess.Popen(
-                [self._binary, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            stdout, stderr = communicate(process, Deadline(self._deadline), text)
+            with given(text) as file:
+                process = subprocess.Popen(
+                    [self._binary, *arguments],
+                    stdin=file,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            stdout, stderr = communicate(process, Deadline(self._deadline))
         except subprocess.TimeoutExpired as error:
             raise KernelError(f"nft did not finish within {self._deadline:g} s") from error
         except OSError as error:
@@ -176,9 +190,8 @@ def read_generation() -> int:
     request = struct.pack("=IHHII4x", 20, _NFT_MSG_GETGEN, _NLM_F_REQUEST, 1, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as sock:
-            sock.settimeout(2.0)
             sock.sendto(request, (0, 0))
-            reply = sock.recv(4096)
+            reply = _answer(sock, Deadline(_ANSWER_SECONDS))
     except OSError as error:
         raise KernelError(f"nftables generation: {error}") from error
     offset = 20
@@ -188,3 +201,14 @@ def read_generation() -> int:
             return int(struct.unpack_from(">I", reply, offset + 4)[0])
         offset += max(4, (length + 3) & ~3)
     raise KernelError("nftables generation: the kernel's answer holds none")
+
+
+def _answer(sock: socket.socket, deadline: Deadline) -> bytes:
+    """What comes in time. Raises OSError."""
+    while wait := deadline.step():
+        sock.settimeout(wait)
+        try:
+            return sock.recv(4096)
+        except TimeoutError:
+            continue
+    raise TimeoutError(f"no answer within {deadline.seconds:g} s")

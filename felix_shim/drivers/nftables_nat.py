@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from felix_shim.drivers.nftables_change import TABLE
 from libtortie.model.ipam import IPAddress
 
-TABLE = "tortie"
 Pairs = Mapping[IPAddress, IPAddress]
 """Floating address → own."""
 

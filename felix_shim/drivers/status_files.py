@@ -74,6 +74,15 @@ class StatusFiles:
             raise KernelError(f"endpoint status file {errors[0]} ({len(errors)} failed)")
         self._applied = dict(desired) if in_sync else None
 
+    def body(self, name: str) -> str:
+        """What a file says; empty where there is none. Raises `KernelError`."""
+        try:
+            return (self._directory / name).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise KernelError(f"endpoint status file {name}: {error}") from error
+
     def remove(self, name: str) -> None:
         """Remove one file; absence is success. Raises `KernelError`."""
         try:

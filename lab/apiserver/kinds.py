@@ -44,6 +44,19 @@ def _question(group: str, plural: str, kind: str) -> Kind:
     return Kind(group, "v1", plural, kind, namespaced=False, builtin=True, virtual=True)
 
 
+def _admin_policy(plural: str, kind: str, short: str, only_name: str = "") -> Kind:
+    return Kind(
+        "policy.networking.k8s.io",
+        "v1alpha1",
+        plural,
+        kind,
+        namespaced=False,
+        status=True,
+        short_names=(short,),
+        only_name=only_name,
+    )
+
+
 def _kubevirt(plural: str, kind: str, short: tuple[str, ...]) -> Kind:
     return Kind(
         KUBEVIRT,
@@ -175,6 +188,8 @@ KINDS: tuple[Kind, ...] = (
         builtin=True,
         short_names=("netpol",),
     ),
+    _admin_policy("adminnetworkpolicies", "AdminNetworkPolicy", "anp"),
+    _admin_policy("baselineadminnetworkpolicies", "BaselineAdminNetworkPolicy", "banp", "default"),
     _rbac("clusterroles", "ClusterRole", CLUSTER_ROLE, namespaced=False),
     _rbac(
         "clusterrolebindings",

@@ -75,10 +75,12 @@ def follow(
     backoff: Backoff | None = None,
     trouble: Callable[[str, TortieError, float], None] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
+    resumes: int = RESUMES,
 ) -> Iterator[Applied[T] | Gone[T] | Synced]:
     """Every object as `Applied`, then `Synced`, then changes; again so after lost history.
 
-    `trouble(kind, error, delay)` is told of each failed attempt (default: a log line). Raises
+    `trouble(kind, error, delay)` is told of each failed attempt (default: a log line). After
+    `resumes` failed attempts to go on it lists again; 0: after every failure. Raises
     `InvalidInput` when the server calls the list itself wrong (a bad selector), nothing else.
     """
     source = _Source(
@@ -101,7 +103,7 @@ def follow(
         for found in objects:
             yield Applied(found)
         yield Synced()
-        yield from _changes(source, version, pause)
+        yield from _changes(source, version, pause, resumes)
 
 
 class _Pause:
@@ -168,7 +170,9 @@ class _Source(Generic[T]):
         )
 
 
-def _changes(source: _Source[T], version: str, pause: _Pause) -> Iterator[Applied[T] | Gone[T]]:
+def _changes(
+    source: _Source[T], version: str, pause: _Pause, resumes: int
+) -> Iterator[Applied[T] | Gone[T]]:
     """Streams from `version` on, one after the other, until only a new list helps."""
     failed = 0
     while not source.stop.is_set():
@@ -194,7 +198,7 @@ def _changes(source: _Source[T], version: str, pause: _Pause) -> Iterator[Applie
             continue
         failed += 1
         pause.after(failure)
-        if failed >= RESUMES or not isinstance(failure, Unavailable | Unauthorized):
+        if failed >= resumes or not isinstance(failure, Unavailable | Unauthorized):
             return
 
 

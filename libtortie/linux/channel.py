@@ -66,9 +66,9 @@ class Interrupted(KernelError):
     """The tables kept changing while they were being dumped."""
 
 
-def open_socket(deadline: float = ANSWER_DEADLINE) -> socket.socket:
-    """A request socket in the calling thread's namespace."""
-    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+def open_socket(deadline: float = ANSWER_DEADLINE, protocol: int = 0) -> socket.socket:
+    """A request socket in the calling thread's namespace; `protocol` 0 is NETLINK_ROUTE."""
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         sock.bind((0, 0))
         for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK, _NETLINK_GET_STRICT_CHK):

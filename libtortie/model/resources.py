@@ -343,7 +343,10 @@ class BGPPeer(Resource):
 
 
 class FelixConfigurationSpec(Wire):
-    """`FelixConfiguration.spec`: what Calico's first boot stores, and what this agent obeys."""
+    """`FelixConfiguration.spec`: what Calico's first boot stores, and what this agent obeys.
+
+    Lists and ranges are checked by who obeys them: a wrong one is named there, and costs no other.
+    """
 
     _always: ClassVar[frozenset[str]] = frozenset({"bpf_log_level"})
     interface_prefix: str = ""
@@ -363,8 +366,16 @@ class FelixConfigurationSpec(Wire):
     ipv6_normal_route_priority: int = Field(default=0, alias="ipv6NormalRoutePriority")
     ipv6_elevated_route_priority: int = Field(default=0, alias="ipv6ElevatedRoutePriority")
     live_migration_route_convergence_time: str = ""
+    policy_gate_timeout: str = ""
+    policy_gate_on_timeout: str = ""
     wireguard_enabled: bool | None = None
     wireguard_enabled_v6: bool | None = Field(default=None, alias="wireguardEnabledV6")
+    default_endpoint_to_host_action: str = ""
+    failsafe_inbound_host_ports: Any = None
+    failsafe_outbound_host_ports: Any = None
+    nat_port_range: Any = Field(default=None, alias="natPortRange")
+    nat_outgoing_address: str = Field(default="", alias="natOutgoingAddress")
+    nat_outgoing_exclusions: str = Field(default="", alias="natOutgoingExclusions")
 
 
 class FelixConfiguration(Resource):
@@ -393,7 +404,7 @@ class ClusterInformation(Resource):
 class TierSpec(Wire):
     """`Tier.spec`; an absent `order` sorts last."""
 
-    order: float | None = None
+    order: float | None = Field(default=None, allow_inf_nan=False)
     default_action: Literal["Deny", "Pass"] = "Deny"
 
 

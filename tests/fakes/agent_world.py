@@ -13,7 +13,7 @@ from typing import Any
 
 from felix_shim.bgp import BirdInput
 from felix_shim.chores import Identity
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
@@ -34,13 +34,16 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.inbox import Inbox
+from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job, perform
 from felix_shim.migration import State
 from felix_shim.model import EndpointId, SignKind
 from felix_shim.outlets import LANES, Outlets
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
+from felix_shim.policy_sets import Elements
 from felix_shim.reconciler import Clocks, Reconciler, Rim
+from felix_shim.rules import Chain, SetKey
 from felix_shim.state import Memory, decode, encode
 from felix_shim.world import World
 from libtortie.datastore.port import Record
@@ -48,7 +51,7 @@ from libtortie.errors import KernelError
 from libtortie.linux.port import MAIN_TABLE, Route, RouteProto, VethPair
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
-from libtortie.model.names import host_ifname, vm_handle, wep_name
+from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_name
 from libtortie.model.resources import WorkloadEndpoint, parse_resource
 from tests.fakes.kernel import FakeKernel
 
@@ -158,15 +161,15 @@ def endpoint_record(
     return Record(ResourceKey(Kind.WORKLOAD_ENDPOINT, name, NAMESPACE), resource, "1")
 
 
-def resource_record(kind: Kind, name: str, spec: Mapping[str, Any]) -> Record:
-    """Any cluster-scoped resource."""
+def resource_record(kind: Kind, name: str, spec: Mapping[str, Any], namespace: str = "") -> Record:
+    """Any resource; cluster-scoped without a namespace."""
     body = {
         "apiVersion": "projectcalico.org/v3",
         "kind": kind.value,
-        "metadata": {"name": name},
+        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
         "spec": dict(spec),
     }
-    return Record(ResourceKey(kind, name), parse_resource(kind, body), "1")
+    return Record(ResourceKey(kind, name, namespace), parse_resource(kind, body), "1")
 
 
 def migration(
@@ -221,6 +224,7 @@ class Bench:
         clock: Clock | None = None,
         saved: bytes = b"",
         kernel_raises: bool = False,
+        policy_kinds: frozenset[type[PolicyObject]] = frozenset(),
     ) -> None:
         self.kernel = kernel or FakeKernel()
         self.clock = clock or Clock()
@@ -237,7 +241,9 @@ class Bench:
         self.urgent = False
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
+        self.told_closed: list[tuple[EndpointId, str]] = []
         self.nft_broken = False
+        self.refused_chains: frozenset[str] = frozenset()
         self.disk_broken = False
         self.inbox = Inbox()
         self.events = self.kernel.events()
@@ -246,6 +252,7 @@ class Bench:
             routes=RouteTable(self.kernel, self.clock),
             lanes=self.lanes,
             apply_policy=self._apply_policy,
+            check_rules=self._check_rules,
             write_status=self._write_status,
             run_bird=self.bird.append,
             save=self._save,
@@ -255,10 +262,16 @@ class Bench:
             nudge=lambda: None,
             own=self._own,
             warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
+            closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
         )
         identity = Identity(
-            NODE, IPv4Interface("172.31.1.2/24"), kube, ("up0",), kernel_raises=kernel_raises
+            NODE,
+            IPv4Interface("172.31.1.2/24"),
+            kube,
+            ("up0",),
+            kernel_raises=kernel_raises,
+            policy_kinds=policy_kinds,
         )
         clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
         self.reconciler = Reconciler(
@@ -271,9 +284,16 @@ class Bench:
         failed = self._settings.ensure(wires, rules.ipv6_interfaces)
         if self.nft_broken:
             raise KernelError("nft: broken on purpose")
+        if problem := self._check_rules(rules.chains, rules.sets):
+            raise KernelError(problem)
         self.rules.append(rules)
         sysctls.ensure_gateways(self.kernel, rules.ipv6_interfaces)
         return failed
+
+    def _check_rules(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
+        if self.nft_broken:
+            return "nft: broken on purpose"
+        return "nft: no such rule" if self.refused_chains & chains.keys() else ""
 
     def _write_status(self, bodies: Mapping[str, str], resyncs: int) -> None:
         self.status = dict(bodies)
@@ -291,7 +311,13 @@ class Bench:
 
     def _survey(self) -> frozenset[str]:
         routes = self.kernel.routes(version=4) + self.kernel.routes(version=6)
-        self.inbox.post(Surveyed(self.clock.now, self.kernel.links(), routes))
+        links = self.kernel.links()
+        addresses = {
+            link.name: frozenset(one.ip for one in self.kernel.addresses(link.name))
+            for link in links
+            if not link.name.startswith(INTERFACE_PREFIX)
+        }
+        self.inbox.post(Surveyed(self.clock.now, links, routes, addresses))
         return frozenset()
 
     def _listen(self, wanted: Mapping[EndpointId, Watched]) -> None:
@@ -352,6 +378,7 @@ class Bench:
             PEERS: (),
             BGP: (),
             Affinities(NODE): (),
+            **dict.fromkeys(POLICY_SCOPES, ()),
         }
         self.tell(*(Listed(scope, records) for scope, records in scopes.items()))
 

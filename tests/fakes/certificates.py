@@ -45,25 +45,36 @@ class Authority:
         self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",), days: float = 1
     ) -> Pair:
         """A server's pair for addresses and DNS names; valid for so many days from now."""
-        usage = ExtendedKeyUsageOID.SERVER_AUTH
-        return self._issue(name, _subject(name), usage, hosts, days)
+        usage = (ExtendedKeyUsageOID.SERVER_AUTH,)
+        return self._issue(name, _subject(name), usage, hosts, days * DAY)
 
     def client(self, user: str, *groups: str, days: float = 1) -> Pair:
         """A client's pair: CN is the user, O the groups."""
-        usage = ExtendedKeyUsageOID.CLIENT_AUTH
-        return self._issue(user, _subject(user, *groups), usage, (), days)
+        usage = (ExtendedKeyUsageOID.CLIENT_AUTH,)
+        return self._issue(user, _subject(user, *groups), usage, (), days * DAY)
+
+    def node(
+        self, name: str, *, names: tuple[str, ...] | None = None, ends: datetime.timedelta = DAY
+    ) -> Pair:
+        """A node's pair for the agents' channel; a second one replaces the files of the first.
+
+        `names` are the DNS names in place of the node's own; `ends` is counted from now.
+        """
+        both = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        hosts = (name,) if names is None else names
+        return self._issue(name, _subject(name), both, hosts, ends)
 
     def _issue(
         self,
         name: str,
         subject: x509.Name,
-        usage: x509.ObjectIdentifier,
+        usage: tuple[x509.ObjectIdentifier, ...],
         hosts: tuple[str, ...],
-        days: float,
+        ends: datetime.timedelta = DAY,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(subject, key.public_key(), days).add_extension(
-            x509.ExtendedKeyUsage([usage]), critical=False
+        builder = self._builder(subject, key.public_key(), ends).add_extension(
+            x509.ExtendedKeyUsage(usage), critical=False
         )
         if hosts:
             names = x509.SubjectAlternativeName([_host(host) for host in hosts])
@@ -81,7 +92,7 @@ class Authority:
         return pair
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: float = 1
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime.timedelta = DAY
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
@@ -91,7 +102,7 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - 30 * DAY)
-            .not_valid_after(now + days * DAY)
+            .not_valid_after(now + ends)
         )
 
 

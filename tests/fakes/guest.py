@@ -11,13 +11,17 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import subprocess
 import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from lab import clock
 from lab.probes import SO_TIMESTAMPNS
+from libtortie.errors import NotFound
 from libtortie.linux.netns import Netns
 from tests.fakes import frames
 from tests.fakes.called_node import CalledNode
@@ -30,6 +34,7 @@ SPEAKS_EVERY = 0.02
 LATE = 0.02
 """Seconds between two probes from which on the second is late: nobody asked meanwhile."""
 SO_RCVBUFFORCE = 33
+T = TypeVar("T")
 _PROBE = struct.Struct("=Qq")
 _TIMESPEC = struct.Struct("=qq")
 
@@ -37,18 +42,23 @@ _TIMESPEC = struct.Struct("=qq")
 class Guest:
     """What runs in a VM: it answers probes and says something of its own now and then.
 
-    Before `arrive` it is stopped: KubeVirt's guest before the end of its migration.
+    Before `arrive` it is stopped: KubeVirt's guest before the end of its migration. After `leave`
+    it is again, and nobody answers for it: its pod's kernel, which has the guest's address here,
+    would say that its ports are closed.
     """
 
     def __init__(self, node: CalledNode, container: str, address: str, mac: str) -> None:
         self._path = node.sandbox(container)
         self._address, self._mac = address, mac
         self._over = threading.Event()
+        self._mute = False
         self._threads: list[threading.Thread] = []
 
     def arrive(self) -> float:
         """The guest runs here from now on; QEMU announces it. When that was (monotonic)."""
         self._over.clear()
+        if self._mute:
+            self._rule("delete")
         sock = _inside(self._path, self._socket)
         raw = _inside(self._path, packet_socket)
         began = time.monotonic()
@@ -61,10 +71,19 @@ class Guest:
 
     def leave(self) -> None:
         """Be stopped again."""
+        if not self._mute:
+            self._rule("add")
         self._over.set()
         for thread in self._threads:
             thread.join(60)
         self._threads.clear()
+
+    def _rule(self, verb: str) -> None:
+        """No way out for whatever the pod's kernel would say, or one again."""
+        rule = ["ip", "rule", verb, "pref", "0", "blackhole"]
+        with suppress(NotFound):
+            _inside(self._path, lambda: subprocess.run(rule, check=True))
+            self._mute = verb == "add"
 
     def _socket(self) -> socket.socket:
         sock = _stamped_socket()
@@ -104,7 +123,8 @@ class Prober:
         self._asked: list[float] = []
         self._heard: list[float] = []
         self._over = threading.Event()
-        self._sock = _inside(f"/run/netns/{name}", _stamped_socket)
+        self.path = f"/run/netns/{name}"
+        self._sock = _inside(self.path, _stamped_socket)
         self._sock.settimeout(0.1)
         self._threads = [self._start(self._ask), self._start(self._hear)]
 
@@ -173,7 +193,7 @@ def unasked(asked: tuple[float, ...], begin: float, end: float) -> float:
     return sum(max(0.0, b - a - LATE) for a, b in steps)
 
 
-def _inside(path: str, work: Callable[[], socket.socket]) -> socket.socket:
+def _inside(path: str, work: Callable[[], T]) -> T:
     return Netns(deadline=120).call(path, work)
 
 

@@ -8,9 +8,9 @@ CONVERGENCE = 30.0
 """Seconds for which a raised route outlives its migration, by default."""
 
 
-def target_bench(phase: str = "Running") -> Bench:
+def target_bench(phase: str = "Running", bench: Bench | None = None) -> Bench:
     """A node that is the target of a migration, before the VM arrives."""
-    bench = Bench()
+    bench = bench or Bench()
     bench.kernel.add_link("up0")
     bench.start(objects=(migration("m1", phase, source="src", target="tgt"), instance("n0")))
     bench.attach(endpoint_record("tgt", migration="m1"))

@@ -73,8 +73,8 @@ def lab_up(root: Path, convergence_s: float, *options: str) -> Iterator[Lab]:
     when_free(state, "up", "--convergence", f"{convergence_s:g}s", *options)
     try:
         yield Lab(state, plan_topology(3))
-        print(logs_of(state))
     finally:
+        print(logs_of(state))
         when_free(state, "down")
         assert_gone(state)
 

@@ -135,6 +135,23 @@ def test_a_stop_leaves_the_kernel_as_it_is(node: NodeProcess) -> None:
     assert node.lines("threads_left") == []
 
 
+def test_a_restart_keeps_the_status_files_of_what_is_in_force_and_no_others(
+    node: NodeProcess,
+) -> None:
+    """One pod stays, one goes while no agent runs, and one left a file of a time before."""
+    node.attach("stays", vm=False)
+    gone = node.attach("goes", vm=False, address="10.65.0.9")
+    node.stop(signal.SIGKILL)
+    node.store.delete(gone)
+    directory = node.root / "run" / "endpoint-status"
+    (directory / "k8s default%2Fnever eth0").write_text('{"containerID": "ctr-never"}')
+    (directory / ".new-1").write_text('{"contain')
+    node.start()
+    until("strays go", lambda: len(list(directory.iterdir())) == 1)
+    found = node.status("stays")
+    assert found is not None and found["containerID"] == "ctr-stays" and found["generation"] > 0
+
+
 def test_a_second_agent_is_refused_and_disturbs_nothing(node: NodeProcess) -> None:
     command = ["nsenter", f"--net=/run/netns/{node.name}", *agent_command(node)]
     done = subprocess.run(command, check=False, capture_output=True, timeout=90)

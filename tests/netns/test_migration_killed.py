@@ -1,7 +1,8 @@
 """kill -9 of the agent in every state of a migration, and between its steps.
 
 After each the supervisor starts it again; the end must be what it is without the kill, and a
-1 ms prober outside must not miss the guest for longer than a restart takes.
+1 ms prober outside must not miss the guest for longer than a restart takes. What the VM's policy
+denies is tried all the time, and never delivered.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import pytest
 
 from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind
-from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
 from tests.fakes.called_node import HANDLE, CalledNode
+from tests.fakes.ears import Intruder
 from tests.fakes.fresh_names import fresh_name
-from tests.fakes.guest import Guest, Prober
+from tests.fakes.guest import PORT, Guest, Prober
 from tests.fakes.mortal_agent import arm, disarm
 from tests.fakes.node_process import until
 
@@ -44,6 +46,7 @@ class Scene:
     guest: Guest
     prober: Prober
     changes: Path
+    intruder: Intruder
     began: float = 0.0
     deaths: int = 0
     died: datetime | None = None
@@ -84,8 +87,18 @@ class Scene:
     def serves(self) -> None:
         """Wait until this agent, as all before it, serves and knows the API."""
         starts, lines = self.deaths + 1, self.node.lines
-        until("it serves", lambda: len(lines("cni_serving")) == starts)
-        until("it knows the API", lambda: len(lines("in_sync")) == 2 * starts)
+
+        def told(event: str, times: int) -> bool:
+            assert self.node.agent is not None
+            over = self.node.agent.poll()
+            assert over is None, f"the agent ended with {over}: {lines()[-3:]}"
+            return len(lines(event)) == times
+
+        try:
+            until("it serves", partial(told, "cni_serving", starts))
+            until("it knows the API", partial(told, "in_sync", 2 * starts))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its last words: {lines()[-8:]}") from None
 
     def in_force(self) -> dict[str, object]:
         """What is on the node, if a status file says so and none is just being written."""
@@ -161,6 +174,13 @@ class Scene:
                 assert present, line
         assert present == {"1024"}
 
+    def assert_nothing_denied_came(self) -> None:
+        """Not one packet, whatever was dead or alive; and whoever listened heard well."""
+        self.intruder.close()
+        heard = self.intruder.ear.heard
+        assert heard["allowed in"] and not heard["denied in"], heard
+        assert not self.intruder.ear.lost
+
     def saved(self) -> str:
         """The agent's state file."""
         path = self.node.root / "state" / "migration-state.json"
@@ -171,6 +191,13 @@ def convergence(seconds: int) -> Record:
     """This node's own convergence time."""
     spec = {"liveMigrationRouteConvergenceTime": f"{seconds}s"}
     return resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
+
+
+def policy() -> Record:
+    """The VM may be asked by the prober, and nothing else."""
+    rule = {"action": "Allow", "protocol": "UDP", "destination": {"ports": [PORT]}}
+    spec = {"selector": "kubevirt.io == 'virt-launcher'", "ingress": [rule]}
+    return resource_record(Kind.NETWORK_POLICY, "db", spec, namespace=NAMESPACE)
 
 
 def watch_routes(node: CalledNode) -> Path:
@@ -193,8 +220,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         node = CalledNode(tmp_path, fresh_name("mk"))
         stack.callback(node.close)
         node.module = "tests.fakes.mortal_agent"
-        record = convergence(1)
-        node.store.create(record.key, record.value)
+        for record in (convergence(1), policy()):
+            node.store.create(record.key, record.value)
         address = node.vm_elsewhere()
         node.world.put_migration("m1", phase="Running")
         node.world.put_launcher(POD, migration="m1")
@@ -206,7 +233,9 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         stack.callback(guest.leave)
         prober = Prober(node, address)
         stack.callback(prober.close)
-        yield Scene(node, address, guest, prober, watch_routes(node))
+        intruder = Intruder(prober.path, node.sandbox("ctr1"), address)
+        stack.callback(intruder.close)
+        yield Scene(node, address, guest, prober, watch_routes(node), intruder)
 
 
 def undisturbed(s: Scene) -> None:
@@ -323,6 +352,7 @@ def test_killed_on_the_way_of_a_migration(scene: Scene, story: Story) -> None:
     assert scene.deaths == (0 if story is undisturbed else 1)
     assert gap < absent + BEARABLE
     scene.assert_never_without()
+    scene.assert_nothing_denied_came()
     assert end == {
         **end,
         "owners": {scene.address: (HANDLE, POD, "virt-launcher-db-0")},
@@ -411,3 +441,4 @@ def test_killed_where_the_guest_is_not(scene: Scene, story: Story) -> None:
     scene.node.say_migration("Succeeded")
     scene.arrive()
     assert scene.end()["owners"] == {scene.address: (HANDLE, POD, "virt-launcher-db-0")}
+    scene.assert_nothing_denied_came()

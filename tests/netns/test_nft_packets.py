@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from felix_shim.drivers.nftables import Nftables, read_generation, render, render_delta
-from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet, policy_set
+from felix_shim.host_settings import EndpointToHost
+from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
 from libtortie.errors import KernelError
 from libtortie.linux.netns import Netns
 from tests.fakes.fresh_names import fresh_name
@@ -299,7 +300,9 @@ def test_a_tampered_table_is_noticed_and_others_commits_are_not_taken_for_it(
         assert nft_text("-a", "list", "table", "inet", "tortie") == before, "handles are kept"
         nft_text("flush", "chain", "inet", "tortie", f"cali-fw-{A.interface}")
         apply(nft, RULES)
-        assert "return" in nft_text("list", "chain", "inet", "tortie", f"cali-fw-{A.interface}")
+        assert "goto allowed-from" in nft_text(
+            "list", "chain", "inet", "tortie", f"cali-fw-{A.interface}"
+        )
         assert "ttother" in nft_text("list", "tables")
     finally:
         nft_text("delete", "table", "ip", "ttother")

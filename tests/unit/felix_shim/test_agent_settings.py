@@ -113,3 +113,49 @@ def test_a_missing_file_is_the_defaults_unless_it_was_asked_for(tmp_path: Path) 
     assert load_config(missing, required=False).ip == "autodetect"
     with pytest.raises(InvalidInput, match="no such file"):
         load_config(missing, required=True)
+
+
+def peers(**more: str) -> str:
+    files = {f"peer_{name}_file": f"/{name}.pem" for name in ("ca", "cert", "key")}
+    keys = {"nodename": "n1", **files, **more}
+    return "\n".join(f"{key}: {value}" for key, value in keys.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("nodename: n1", []),
+        (peers(), [(9199, 9199)]),
+        (peers(peer_port="9300"), [(9300, 9300)]),
+        ("nodename: n1\nopen_migration_ports: true", [(49152, 49153)]),
+        (
+            peers(open_migration_ports="true", migration_proxy_ports="49200-49299"),
+            [(9199, 9199), (49152, 49153), (49200, 49299)],
+        ),
+        (
+            "nodename: n1\nopen_migration_ports: true\nmigration_proxy_ports: 49153-49200",
+            [(49152, 49200)],
+        ),
+    ],
+)
+def test_ports_that_are_open_between_nodes(text: str, ports: list[tuple[int, int]]) -> None:
+    found = parse_config(text, "f").ports_between_nodes
+    assert [(one.first, one.last) for one in found] == ports
+
+
+@pytest.mark.parametrize("ports", ["49299-49200", "0-1", "49200", "49200-65536", "a-b"])
+def test_what_is_no_range_of_the_proxys_ports(ports: str) -> None:
+    with pytest.raises(InvalidInput, match="migration_proxy_ports"):
+        parse_config(f"open_migration_ports: true\nmigration_proxy_ports: '{ports}'", "f")
+
+
+def test_the_proxys_ports_are_not_ignored_without_the_switch() -> None:
+    with pytest.raises(InvalidInput, match="needs open_migration_ports"):
+        parse_config("migration_proxy_ports: 49200-49299", "f")
+
+
+def test_an_empty_list_of_failsafe_ports_is_stored_as_one() -> None:
+    wire = {"bpfLogLevel": "", "failsafeInboundHostPorts": []}
+    assert spec(**wire).to_wire() == wire
+    ports = [{"protocol": "TCP", "port": 22, "net": "10.0.0.0/8"}]
+    assert spec(failsafeOutboundHostPorts=ports).to_wire()["failsafeOutboundHostPorts"] == ports

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
@@ -16,6 +17,7 @@ from felix_shim.events import (
     Event,
     InSync,
     Listed,
+    Lost,
     Migration,
     RaisesSeen,
     Seen,
@@ -29,8 +31,14 @@ from libtortie.datastore.port import Listing
 from libtortie.datastore.watching import LogWatch
 from libtortie.errors import Compacted, Unavailable
 from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import Scope
-from tests.fakes.agent_world import ADDRESS, RecordingLog, endpoint_record, migration
+from libtortie.model.keys import Kind, ResourceKey, Resources, Scope
+from tests.fakes.agent_world import (
+    ADDRESS,
+    RecordingLog,
+    endpoint_record,
+    migration,
+    resource_record,
+)
 from tests.fakes.kube import FakeKube
 
 
@@ -109,9 +117,50 @@ def test_a_lost_watch_lists_again_and_deletes_nothing(
     store.list_errors = [Unavailable("away")]
     store.watch_errors = [error]
     running = Running(StoreSource(store, ENDPOINTS, posted.append, RecordingLog()))
-    wait_for(lambda: len(posted) >= 2)
+    wait_for(lambda: sum(isinstance(event, Listed) for event in posted) >= 2)
     running.stop()
-    assert all(isinstance(event, Listed) for event in posted)
+    assert posted[0] == Lost(ENDPOINTS)
+    assert all(isinstance(event, Listed | Lost) for event in posted)
+
+
+def test_a_lost_watch_is_told_until_there_is_a_list(
+    store: BrittleStore, posted: list[Event]
+) -> None:
+    """Policy may be old meanwhile; a compacted history is listed again at once."""
+    store.watch_errors = [Compacted("gone"), Unavailable("away")]
+    running = Running(StoreSource(store, ENDPOINTS, posted.append, RecordingLog()))
+    wait_for(lambda: sum(isinstance(event, Listed) for event in posted) >= 3)
+    running.stop()
+    assert [type(event) for event in posted[:4]] == [Listed, Listed, Lost, Listed]
+
+
+class HalfReadableStore(MemoryDatastore):
+    """Cannot read what is called `bad`."""
+
+    def list(self, scope: Scope) -> Listing:
+        found = super().list(scope)
+        records = tuple(one for one in found.records if getattr(one.key, "name", "") != "bad")
+        return replace(found, records=records, malformed=("bad: not JSON",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"), [(Kind.GLOBAL_NETWORK_SET, True), (Kind.BGP_PEER, False)]
+)
+def test_what_policy_is_made_of_is_known_by_its_key_although_it_cannot_be_read(
+    posted: list[Event], kind: Kind, broken: bool
+) -> None:
+    store = HalfReadableStore()
+    for name in ("bad", "good"):
+        spec: dict[str, Any] = {"peerIP": "192.0.2.1"} if kind is Kind.BGP_PEER else {"nets": []}
+        record = resource_record(kind, name, spec)
+        store.create(record.key, record.value)
+    running = Running(StoreSource(store, Resources(kind), posted.append, RecordingLog()))
+    wait_for(lambda: posted)
+    running.stop()
+    store.close()
+    assert isinstance(posted[0], Listed)
+    assert [str(one.key) for one in posted[0].records] == [str(ResourceKey(kind, "good"))]
+    assert posted[0].broken == ((ResourceKey(kind, "bad"),) if broken else ())
 
 
 def test_stop_ends_a_source_that_cannot_reach_its_store(
@@ -120,7 +169,7 @@ def test_stop_ends_a_source_that_cannot_reach_its_store(
     store.list_errors = [Unavailable("away")] * 100_000
     running = Running(StoreSource(store, ENDPOINTS, posted.append, RecordingLog()))
     running.stop()
-    assert posted == []
+    assert set(posted) <= {Lost(ENDPOINTS)}
 
 
 def test_only_the_last_list_says_what_exists(posted: list[Event]) -> None:

@@ -140,7 +140,7 @@ FLOATING = policy_set([holder("cali1", "10.65.0.2", "192.0.2.9", OUTER)])
 
 
 def test_without_a_floating_address_nothing_is_translated() -> None:
-    assert "nat" not in render(PLAIN)
+    assert "nat-prerouting" not in render(PLAIN)
     text = render(FLOATING)
     assert f"{OUTER} : 10.65.0.2, 192.0.2.9 : 10.65.0.2" in text
     assert f"10.65.0.2 . 10.65.0.2 : {OUTER}" in text, "one of the two, the same on every run"

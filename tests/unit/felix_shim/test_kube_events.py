@@ -47,6 +47,15 @@ def recorder(kube: FakeKube, log: RecordingLog) -> EventRecorder:
     return EventRecorder(kube, "n1", log, lambda: NOW, lambda: next(numbers))
 
 
+def test_each_kind_of_event_has_its_reason(kube: FakeKube, recorder: EventRecorder) -> None:
+    recorder.warn(endpoint("vm"), "still announced")
+    recorder.closed(endpoint("web"), "NetworkPolicy shop/p cannot be obeyed")
+    recorder.create_next()
+    recorder.create_next()
+    told = {event["involvedObject"]["name"]: event["reason"] for event in events(kube)}
+    assert told == {"vm": "LiveMigrationWarning", "web": "PolicyNotObeyed"}
+
+
 def test_an_event_names_the_pod_and_the_node(kube: FakeKube, recorder: EventRecorder) -> None:
     recorder.warn(endpoint(), "still announced")
     assert kube.calls == [], "not on the caller's thread"

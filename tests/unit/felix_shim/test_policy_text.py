@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from felix_shim.drivers.nftables_text import render, render_delta
+from felix_shim.host_settings import EndpointToHost
 from felix_shim.model import Endpoint, EndpointId, VMRef
-from felix_shim.policy import EndpointPolicy, EndpointToHost, compile_endpoint, policy_set
+from felix_shim.policy import EndpointPolicy, compile_endpoint, policy_set
 from libtortie.errors import InvalidInput
 
 GOLDEN = Path(__file__).with_name("golden_policy.nft")
@@ -93,7 +94,8 @@ def test_a_changed_address_keeps_the_chains() -> None:
 def test_another_host_action_changes_the_input_chain_only() -> None:
     accept = policy_set([ONE], endpoint_to_host=EndpointToHost.ACCEPT)
     text = render_delta(policy_set([ONE]), accept)
-    assert "flush chain inet tortie input" in text
+    assert "flush chain inet tortie to-node" in text
     assert ONE.interface not in text, "nothing else is touched"
     lines = {action: render(policy_set([], endpoint_to_host=action)) for action in EndpointToHost}
-    assert len(set(lines.values())) == 3
+    assert lines[EndpointToHost.DROP] != lines[EndpointToHost.ACCEPT]
+    assert lines[EndpointToHost.ACCEPT] == lines[EndpointToHost.RETURN]

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from felix_shim.cluster import ENDPOINTS, FELIX, NODES
+from felix_shim.cluster import ENDPOINTS, FELIX, NODES, POLICY_SCOPES, POOLS
 from felix_shim.events import Listed, Stored
 from felix_shim.migration import State
 from libtortie.linux.port import Route
@@ -62,6 +62,10 @@ def test_nothing_is_touched_before_the_first_list(bench: Bench) -> None:
     assert bench.rules == []
     assert bench.metrics("old") == [1024]
     bench.tell(Listed(ENDPOINTS, ()))
+    assert bench.rules == [], "what policies there are is not known yet"
+    bench.tell(*(Listed(scope, ()) for scope in POLICY_SCOPES))
+    assert bench.rules == [], "nor which pools"
+    bench.tell(Listed(POOLS, ()))
     assert bench.rules
     bench.advance(11)
     assert bench.metrics("old") == []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from ipaddress import ip_network
+
 import pytest
 
 from felix_shim.cluster import FELIX
-from felix_shim.events import Stored
+from felix_shim.drivers.announcements import Watched
+from felix_shim.events import Sign, Stored
 from felix_shim.migration import State
 from felix_shim.model import EndpointId, SignKind
 from libtortie.errors import KernelError
@@ -90,6 +94,53 @@ def test_a_failed_migration_leaves_no_route(end: str) -> None:
     assert bench.owned == {}
     bench.advance(100)
     assert bench.metrics("tgt") == []
+
+
+class Answering(Bench):
+    """Whoever is listened for while a route leads to it answers at once, as a VM that has left
+    does not, but the kernel of its pod can: `Suppressed` and `Departed` would be undone by it."""
+
+    def _listen(self, wanted: Mapping[EndpointId, Watched]) -> None:
+        super()._listen(wanted)
+        for endpoint, watched in wanted.items():
+            if self.metrics(endpoint.pod):
+                now = self.reconciler._clocks.realtime_ns()
+                sign = Sign(endpoint, watched.interface, watched.episode, SignKind.IP_FRAME, now)
+                self.inbox.post(sign)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_an_answer_to_what_still_came_is_no_sign(settled: bool) -> None:
+    """The API has not heard of the next node yet: the VM's frames alone would bring it back."""
+    bench = target_bench(bench=Answering())
+    bench.sign("tgt")
+    succeed(bench)
+    if settled:
+        bench.advance(CONVERGENCE + 1)
+    bench.raised("172.31.1.3")
+    assert bench.state("tgt") is (State.DEPARTED if settled else State.SUPPRESSED)
+    assert bench.metrics("tgt") == []
+    bench.sign("tgt")
+    assert bench.metrics("tgt") == [512], "afterwards it is listened for"
+
+
+def test_a_route_that_the_kernel_took_away_is_listened_behind_at_once() -> None:
+    bench = target_bench()
+    bench.sign("tgt")
+    succeed(bench)
+
+    def refuse(operation: str, subject: str) -> None:
+        if operation == "delete_route":
+            raise KernelError(f"{operation} {subject}")
+
+    bench.kernel.namespaces.before = refuse
+    bench.raised("172.31.1.3")
+    assert bench.state("tgt") is State.SUPPRESSED and bench.watched == {}
+    bench.kernel.namespaces.before = lambda *_: None
+    (route,) = bench.kernel.routes(dst=ip_network(ADDRESS))
+    bench.kernel.delete_route(route)
+    bench.settle()
+    assert EndpointId(NAMESPACE, "tgt") in bench.watched
 
 
 def test_failure_after_the_vm_spoke_here_moves_nothing() -> None:

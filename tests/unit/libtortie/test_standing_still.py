@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import struct
 import subprocess
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from cni_plugin import policy_gate
+from felix_shim.drivers.nftables import read_generation
 from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
 from libtortie.datastore.etcd_rpc import Failure
 from libtortie.datastore.sqlite import SqliteDatastore
-from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate
-from libtortie.errors import NotFound, Unavailable
+from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate, given
+from libtortie.errors import KernelError, NotFound, Unavailable
 from libtortie.kube.transport import DeadlineError, Limits
 from libtortie.linux import netns
 from libtortie.model.keys import HandleKey
@@ -116,7 +119,12 @@ def stood_still(monkeypatch: pytest.MonkeyPatch, late: float = 20.0) -> list[flo
             self.clock.now += wait + (late if len(given) == 1 else 0.0)
             return wait
 
-    for module in ("libtortie.datastore.sqlite", "libtortie.datastore.etcd_cluster"):
+    for module in (
+        "libtortie.datastore.sqlite",
+        "libtortie.datastore.etcd_cluster",
+        "cni_plugin.policy_gate",
+        "felix_shim.drivers.nftables",
+    ):
         monkeypatch.setattr(f"{module}.Deadline", Late)
     return given
 
@@ -168,13 +176,14 @@ def test_a_read_of_etcd_that_ended_late_is_asked_again(monkeypatch: pytest.Monke
 def test_a_process_of_ours_is_waited_for_in_steps_and_killed_at_last() -> None:
     def start() -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        return subprocess.Popen(["/bin/cat"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        with given("in") as file:
+            return subprocess.Popen(["/bin/cat"], stdin=file, stdout=pipe, stderr=pipe, text=True)
 
-    assert communicate(start(), Deadline(60.0), "in") == ("in", "")
+    assert communicate(start(), Deadline(60.0)) == ("in", "")
     clock = Clock()
     deadline = Deadline(5.0, clock)
     clock.now += 6
-    done = communicate(start(), deadline, "in")
+    done = communicate(start(), deadline)
     assert done == ("in", ""), "it stood still from the start"
     silent = subprocess.Popen(
         ["/bin/sleep", "inf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -184,33 +193,94 @@ def test_a_process_of_ours_is_waited_for_in_steps_and_killed_at_last() -> None:
     assert silent.returncode == -signal.SIGKILL
 
 
-def test_a_slow_process_gets_the_text_it_was_sent_once(tmp_path: Path) -> None:
-    """One that takes more than a step before it reads, as nft does on a busy machine."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
+def test_an_answer_of_nft_that_came_late_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin's question whether there is a table; a slow nft is asked no second time."""
+    nft = tmp_path / "nft"
+    nft.write_text("#!/bin/sh\necho asked\n")
+    nft.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    given = stood_still(monkeypatch, late=40.0)  # longer than the deadline as a whole
+    monkeypatch.setattr(policy_gate, "_NFT_DEADLINE", STEP)
+    assert policy_gate.nft_table_present()
+    assert given == [STEP]
 
-    class Opening(Deadline):
-        """Short steps, of which the third lets the process go on."""
 
-        taken = 0
+def test_an_nft_that_never_answers_is_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nft = tmp_path / "nft"
+    nft.write_text("#!/bin/sh\nexec sleep inf\n")
+    nft.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(policy_gate, "_NFT_DEADLINE", 0.01)
+    assert not policy_gate.nft_table_present()
 
-        def step(self, most: float = STEP) -> float:
-            self.taken += 1
-            if self.taken == 3:
-                gate.write_text("go\n")
-            return super().step(0.01 if self.taken < 3 else most)
 
-    text = "in" * 500_000  # more than a pipe holds
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", f"read go < {gate}; exec cat"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+def test_the_generation_is_waited_for_while_the_machine_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel's answer comes with the second look."""
+    answer = struct.pack("=IHHII4x", 28, 0, 0, 1, 0) + struct.pack("=HH", 8, 1)
+    answer += struct.pack(">I", 77)
+
+    class Netlink:
+        asked: ClassVar[list[float]] = []
+
+        def __init__(self, *_: int) -> None:
+            pass
+
+        def __enter__(self) -> Netlink:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def sendto(self, *_: object) -> None:
+            pass
+
+        def settimeout(self, seconds: float) -> None:
+            self.asked.append(seconds)
+
+        def recv(self, _: int) -> bytes:
+            if len(self.asked) < 3:
+                raise TimeoutError
+            return answer
+
+    monkeypatch.setattr("felix_shim.drivers.nftables.socket.socket", Netlink)
+    stood_still(monkeypatch)
+    assert read_generation() == 77, "the late step did not count"
+    assert Netlink.asked == [STEP, STEP, STEP]
+    monkeypatch.setattr(Netlink, "recv", lambda *_: _silent())
+    with pytest.raises(KernelError, match="no answer within 2 s"):
+        read_generation()
+
+
+def _silent() -> bytes:
+    raise TimeoutError
+
+
+def test_an_endpoints_policy_is_waited_for_while_the_machine_stands_still(tmp_path: Path) -> None:
+    """The agent stood still as well; it writes the file in the time that both have run."""
+    clock = Clock()
+    steps_taken: list[float] = []
+
+    class Watch:
+        def wait(self, seconds: float) -> None:
+            steps_taken.append(seconds)
+            clock.now += seconds + (30.0 if len(steps_taken) == 1 else 0.0)
+            if len(steps_taken) == 3:
+                (tmp_path / "file").write_text('{"containerID": "c1"}')
+
+        def close(self) -> None:
+            pass
+
+    gate = policy_gate.FilePolicyGate(
+        tmp_path, lambda: True, monotonic=clock, watch=lambda _: Watch()
     )
-    deadline = Opening(60.0)
-    assert communicate(process, deadline, text) == (text, "")
-    assert deadline.taken >= 3
+    assert gate.wait("file", "c1", 2.0)
+    assert steps_taken == [1.0, 1.0, 1.0]
 
 
 def test_work_in_a_namespace_outlives_a_machine_that_stood_still(
@@ -237,3 +307,24 @@ def test_work_in_a_namespace_ends_by_its_deadline() -> None:
             netns.on_thread(over.wait, 0.01, "work")
     finally:
         over.set()
+
+
+class Hasty(Deadline):
+    """Waits in very small steps."""
+
+    def step(self, most: float = 0.02) -> float:
+        return super().step(most)
+
+
+def test_a_long_input_is_read_in_however_many_steps() -> None:
+    text = "x" * 1_000_000
+    with given(text) as file:
+        process = subprocess.Popen(
+            ["sh", "-c", "sleep 0.2; cat; echo end >&2"],
+            text=True,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    out, err = communicate(process, Hasty(60.0))
+    assert (out == text, err) == (True, "end\n")

@@ -1,0 +1,189 @@
+"""A cut-over with late policy and the real agent: waited for, told, counted, and nothing let in.
+
+The kernel takes no more rules while a file is there: `nft` is a stand-in that then refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from felix_shim.kube_events import KubeEvent
+from libtortie.linux.netns import Netns
+from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.resources import Resource
+from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
+from tests.fakes.called_node import CalledNode
+from tests.fakes.fresh_names import fresh_name
+from tests.fakes.guest import PORT, Guest, Prober
+from tests.fakes.node_process import until
+
+pytestmark = pytest.mark.root
+
+POD, POLICY = "virt-launcher-db-1", ResourceKey(Kind.NETWORK_POLICY, "db", NAMESPACE)
+DENIED = PORT + 1
+STAND_IN = """#!/bin/sh
+[ -e {flag} ] && [ "$1" = -f ] && {{ echo 'Error: refused on purpose' >&2; exit 1; }}
+exec {nft} "$@"
+"""
+
+
+class PodEvent(KubeEvent):
+    """What `kubectl describe pod` shows."""
+
+    message: str = ""
+    type: str = ""
+    involved_object: dict[str, str]
+
+
+@dataclass
+class Scene:
+    """A migration's target under policy, its guest not here yet."""
+
+    node: CalledNode
+    address: str
+    guest: Guest
+    prober: Prober
+    flag: Path
+
+    def refuse_rules(self) -> None:
+        """From now on, and a policy changes: its rules do not get in."""
+        self.flag.touch()
+        failed = len(self.node.lines("apply_failed"))
+        stored = self.node.store.get(POLICY)
+        self.node.store.update(POLICY, policy(PORT, 7999), stored.revision)
+        until("the rules are refused", lambda: len(self.node.lines("apply_failed")) > failed)
+
+    def take_rules(self) -> None:
+        """As ever."""
+        self.flag.unlink()
+
+    def arrive(self) -> float:
+        """The guest runs here and is told about; when that was."""
+        began = self.guest.arrive()
+        until("the sign is heard", lambda: self.node.lines("sign"))
+        return began
+
+    def told(self, words: str) -> list[PodEvent]:
+        """The Events that say so; they are warnings about the VM's pod."""
+        events, _ = self.node.kube(lambda api: api.list(PodEvent, NAMESPACE))
+        found = [event for event in events if words in event.message]
+        assert all((one.involved_object["name"], one.type) == (POD, "Warning") for one in found)
+        return found
+
+    def assert_nothing_denied_passes(self, began: float) -> None:
+        """Of what is sent to another port, though what is sent to the guest's own is answered."""
+        until("the guest answers", lambda: self.prober.answered_since(began))
+        path = self.node.sandbox("ctr1")
+
+        def listen() -> socket.socket:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            sock.bind((self.address, DENIED))
+            return sock
+
+        def send() -> socket.socket:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            for port in (DENIED, DENIED, DENIED):
+                sock.sendto(b"?", (self.address, port))
+            return sock
+
+        with Netns(deadline=120).call(path, listen) as denied:
+            with Netns(deadline=120).call(self.prober.path, send):
+                sent = time.monotonic()
+            until("a later one is answered", lambda: self.prober.answered_since(sent))
+            with pytest.raises(BlockingIOError):
+                denied.recv(1)
+
+
+def policy(*ports: int) -> Resource:
+    """The VM may be asked on these ports, and on no others."""
+    rule = {"action": "Allow", "protocol": "UDP", "destination": {"ports": list(ports)}}
+    spec = {"selector": "kubevirt.io == 'virt-launcher'", "ingress": [rule]}
+    found = resource_record(Kind.NETWORK_POLICY, "db", spec, namespace=NAMESPACE).value
+    assert isinstance(found, Resource)
+    return found
+
+
+@pytest.fixture
+def settings() -> Mapping[str, str]:
+    """The gate's; the default."""
+    return {}
+
+
+@pytest.fixture
+def scene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, str]
+) -> Iterator[Scene]:
+    tools, flag = tmp_path / "tools", tmp_path / "refuse"
+    tools.mkdir()
+    (tools / "nft").write_text(STAND_IN.format(flag=flag, nft=shutil.which("nft")))
+    (tools / "nft").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    with ExitStack() as stack:
+        node = CalledNode(tmp_path / "node", fresh_name("gt"))
+        stack.callback(node.close)
+        node.store.create(POLICY, policy(PORT))
+        felix = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", settings)
+        node.store.create(felix.key, felix.value)
+        address = node.vm_elsewhere()
+        node.world.put_migration("m1", phase="Running")
+        node.world.put_launcher(POD, migration="m1")
+        node.start()
+        answer = node.done("ADD", POD, "ctr1")
+        until("the agent listens", lambda: node.lines("sniffer_open"))
+        guest = Guest(node, "ctr1", address, answer.body["interfaces"][1]["mac"])
+        stack.callback(guest.leave)
+        prober = Prober(node, address)
+        stack.callback(prober.close)
+        yield Scene(node, address, guest, prober, flag)
+
+
+def test_late_policy_raises_the_route_with_the_last_complete_one(scene: Scene) -> None:
+    node = scene.node
+    scene.refuse_rules()
+    began = scene.arrive()
+    until("it is raised all the same", lambda: node.metrics(POD) == [512])
+    (waits,), (late,) = node.lines("policy_gate_waits"), node.lines("policy_gate_late")
+    assert waits["endpoint"] == late["endpoint"]
+    assert late["waited_ms"] >= 500
+    until("an Event tells", lambda: scene.told("raised with the last complete policy"))
+    assert node.status(POD), "its last complete policy is in force"
+    scene.assert_nothing_denied_passes(began)
+    scene.take_rules()
+    until("the latest is there", lambda: "7999" in node.rules())
+    assert len(scene.told("last complete policy")) == 1
+
+
+@pytest.mark.parametrize("settings", [{"policyGateOnTimeout": "Hold", "policyGateTimeout": "50ms"}])
+def test_held_back_it_is_raised_when_policy_is_there(scene: Scene) -> None:
+    node = scene.node
+    scene.refuse_rules()
+    scene.arrive()
+    (held,) = until("it is held", lambda: node.lines("policy_gate_held"))
+    assert "latest rules" in held["reason"]
+    until("an Event tells", lambda: scene.told("held back"))
+    assert node.metrics(POD) == [] and not node.lines("route_raised")
+    began = time.monotonic()
+    scene.take_rules()
+    until("it is raised", lambda: node.metrics(POD) == [512])
+    assert "7999" in node.rules(), "policy first"
+    (opened,) = node.lines("policy_gate_opened")
+    assert opened["waited_ms"] >= 50
+    scene.assert_nothing_denied_passes(began)
+
+
+def test_policy_that_comes_in_time_is_no_event(scene: Scene) -> None:
+    """The ordinary case: no wait at all."""
+    began = scene.arrive()
+    until("it is raised", lambda: scene.node.metrics(POD) == [512])
+    scene.assert_nothing_denied_passes(began)
+    assert not scene.node.lines("policy_gate_waits")
+    assert not scene.told("policy")

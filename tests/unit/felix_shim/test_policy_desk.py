@@ -1,0 +1,128 @@
+"""From what the agent hears to what the kernel gets: policies, sets, and who is closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felix_shim.cluster import POLICY_SCOPES
+from felix_shim.events import Listed, Stored, Unstored
+from felix_shim.policy import EndpointPolicy
+from felix_shim.policy_order import CLOSED
+from libtortie.datastore.port import Record
+from libtortie.model.keys import Kind, Resources
+from libtortie.model.names import host_ifname
+from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
+from tests.fakes.policy_worlds import resource
+
+POLICIES = Resources(Kind.NETWORK_POLICY)
+
+
+def policy(spec: dict[str, Any], name: str = "p") -> Record:
+    found = resource(Kind.NETWORK_POLICY, name, spec, namespace=NAMESPACE)
+    return Record(found.key, found, "1")
+
+
+def rules_of(bench: Bench, pod: str = "web") -> EndpointPolicy:
+    return bench.rules[-1].by_interface()[host_ifname(NAMESPACE, pod)]
+
+
+def elements(bench: Bench) -> set[str]:
+    return {text for found in bench.rules[-1].sets.values() for text in found.texts}
+
+
+def with_web() -> Bench:
+    bench = Bench(kube=False)
+    bench.listed()
+    bench.attach(endpoint_record("web", vm=False, labels={"app": "web"}))
+    return bench
+
+
+FROM_DB = {
+    "selector": "app == 'web'",
+    "ingress": [{"action": "Allow", "source": {"selector": "app == 'db'"}}],
+}
+
+
+def test_a_policy_changes_an_endpoints_rules_and_its_end_changes_them_back() -> None:
+    bench = with_web()
+    open_way = rules_of(bench).ingress
+    assert open_way != CLOSED
+    record = policy(FROM_DB)
+    bench.tell(Stored(POLICIES, record))
+    assert rules_of(bench).ingress not in (open_way, CLOSED)
+    assert bench.rules[-1].chains.keys() >= {rules_of(bench).ingress, "pi-np/default/p"}
+    bench.tell(Unstored(POLICIES, record.key))
+    assert rules_of(bench).ingress == open_way
+
+
+def test_pods_of_other_nodes_come_into_sets_and_go() -> None:
+    bench = with_web()
+    bench.tell(Stored(POLICIES, policy(FROM_DB)))
+    assert elements(bench) == set()
+    far = endpoint_record("db", address="10.65.9.9", node="n2", vm=False, labels={"app": "db"})
+    bench.attach(far)
+    assert elements(bench) == {"10.65.9.9"}
+    bench.detach(far)
+    assert elements(bench) == set()
+
+
+def test_a_list_takes_away_what_is_not_in_it() -> None:
+    bench = with_web()
+    bench.tell(Stored(POLICIES, policy(FROM_DB)))
+    bench.tell(Listed(POLICIES, (), ("NetworkPolicy default/p",)))
+    assert "pi-np/default/p" in bench.rules[-1].chains, "it might be what cannot be read"
+    bench.tell(Listed(POLICIES, ()))
+    assert "pi-np/default/p" not in bench.rules[-1].chains
+
+
+def test_a_policy_that_cannot_be_obeyed_closes_and_is_named_once() -> None:
+    bench = with_web()
+    bench.tell(Stored(POLICIES, policy({**FROM_DB, "ingress": [{"action": "Maybe"}]})))
+    assert (rules_of(bench).ingress, rules_of(bench).egress) == (CLOSED, CLOSED)
+    bench.attach(endpoint_record("other", address="10.65.0.7", vm=False))
+    assert rules_of(bench, "other").ingress != CLOSED
+    told = bench.log.of("policy_closes_endpoint")
+    assert [str(one["policy"]) for one in told] == ["NetworkPolicy default/p"]
+    assert str(told[0]["reason"]).startswith("spec.ingress.0.action: ")
+
+
+def test_nothing_is_programmed_before_all_of_policy_is_known() -> None:
+    bench = Bench(kube=False)
+    bench.listed()
+    fresh = Bench(kube=False)
+    fresh.tell(*(Listed(scope, ()) for scope in POLICY_SCOPES[1:]))
+    assert bench.rules
+    assert fresh.rules == []
+
+
+def test_a_network_set_that_is_none_is_refused_by_name() -> None:
+    bench = with_web()
+    found = resource(Kind.GLOBAL_NETWORK_SET, "s", {"nets": ["10.0.0.0/33"]})
+    bench.tell(Stored(Resources(Kind.GLOBAL_NETWORK_SET), Record(found.key, found, "1")))
+    assert "GlobalNetworkSet s" in str(bench.log.of("policy_resource_refused")[0]["reason"])
+
+
+def test_one_policy_that_the_kernel_refuses_does_not_hold_up_the_others() -> None:
+    bench = with_web()
+    bench.refused_chains = frozenset({"pi-np/default/bad"})
+    bench.attach(endpoint_record("other", address="10.65.0.7", vm=False, labels={"app": "x"}))
+    bench.tell(
+        Stored(POLICIES, policy(FROM_DB, "bad")),
+        Stored(POLICIES, policy({**FROM_DB, "selector": "app == 'x'"}, "good")),
+    )
+    assert rules_of(bench).ingress == CLOSED
+    assert "pi-np/default/good" in bench.rules[-1].chains
+    assert rules_of(bench, "other").ingress != CLOSED
+    assert [str(one["policy"]) for one in bench.log.of("policy_refused")] == [
+        "NetworkPolicy default/bad"
+    ]
+
+
+def test_nobody_is_blamed_when_nft_itself_is_broken() -> None:
+    bench = with_web()
+    bench.nft_broken = True
+    bench.tell(Stored(POLICIES, policy(FROM_DB)))
+    assert bench.log.of("policy_refused") == []
+    bench.nft_broken = False
+    bench.advance(5)
+    assert rules_of(bench).ingress != CLOSED
