@@ -22,14 +22,13 @@ import click
 
 from cni_plugin.agreement import Agreement
 from cni_plugin.calls import CallMetrics
-from cni_plugin.durable import replace_file
 from cni_plugin.frame import Request, Response
 from cni_plugin.locks import FileLocks
 from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
-from felix_shim.bgp import BirdInput, render_bird
+from felix_shim.bird_daemon import bird_runner, raises_source
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
@@ -40,7 +39,6 @@ from felix_shim.courtesy import Courtesy
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
 from felix_shim.drivers.announcements import Announcements
-from felix_shim.drivers.bird import Bird
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.status_files import StatusFiles
@@ -254,7 +252,7 @@ def _live(parts: Parts) -> None:
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
-    raises = _raises_source(parts, inbox)
+    raises = raises_source(parts.config, inbox.post, parts.log)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
     peering = start_peering(parts.config, parts.address.address.ip, crew, log)
     parts = replace(parts, metrics=(*parts.metrics, *peering.metrics))
@@ -422,7 +420,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         apply_policy=apply_policy,
         check_rules=nft.check,
         write_status=files.write,
-        run_bird=_run_bird(config),
+        run_bird=bird_runner(config),
         save=lambda memory: state.save(memory, time.monotonic()),
         survey=hands.kernel.survey,
         register=lambda _: _register(parts),
@@ -443,45 +441,6 @@ def _register(parts: Parts) -> None:
 
 def _no_event(endpoint: Endpoint, text: str) -> None:
     """Without an API there is the log alone."""
-
-
-def _bird(config: NodeConfig) -> Bird:
-    run_dir = Path(config.run_dir)
-    return Bird(
-        run_dir / "bird.conf",
-        config.bird_socket,
-        run_dir / "bird.pid",
-        binary=config.bird.binary,
-    )
-
-
-def _run_bird(config: NodeConfig) -> Callable[[BirdInput], None] | None:
-    if config.bird.mode == "off":
-        return None
-    bird = _bird(config)
-    log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
-
-    def ensure(wanted: BirdInput) -> None:
-        text = render_bird(replace(wanted, log_file=log_file))
-        if config.bird.mode == "external" and not bird.alive():
-            replace_file(Path(config.run_dir) / "bird.conf", text.encode(), 0o644)
-            raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
-        bird.ensure(text)
-
-    return ensure
-
-
-def _raises_source(parts: Parts, inbox: Inbox) -> RaisesSource | None:
-    if parts.config.bird.mode == "off":
-        return None
-    bird = _bird(parts.config)
-
-    def ask(
-        addresses: frozenset[IPAddress],
-    ) -> tuple[Mapping[IPAddress, str], frozenset[IPAddress]]:
-        return bird.elevated_elsewhere(addresses), bird.announced_elsewhere(addresses)
-
-    return RaisesSource(ask, bird.alive, inbox.post, parts.log)
 
 
 def _followers(
