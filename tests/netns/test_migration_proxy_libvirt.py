@@ -165,19 +165,20 @@ def test_a_guest_moves(bench: Bench, block: bool, channels: int) -> None:
 
 
 @pytest.mark.parametrize("killed", ["source", "target"])
-@pytest.mark.parametrize("logical", [DIRECT, BLOCK])
-def test_a_proxy_killed_in_the_middle(bench: Bench, killed: str, logical: int) -> None:
-    """Of the memory or of the disk: the guest runs on, and the next try succeeds."""
-    block = logical == BLOCK
-    if block:
-        _write_disk(bench.source.disk, DISK_BYTES - COUNTS_BYTES)
-    bench.source.virsh("migrate-setmaxdowntime", DOMAIN, "1")  # at that speed it never ends
-    lost = bench.begin(*SLOW, block=block, channels=8)
-    until(lambda: carried(bench, logical)[1] > 256 << 10 or not lost.runs)
+def test_a_proxy_killed_while_the_disk_moves(bench: Bench, killed: str) -> None:
+    """The guest runs on at the source, and the next try succeeds.
+
+    While memory moves, `test_migration_proxy_qemu` kills them: as libvirt drives QEMU 7.2, a broken
+    connection then ended QEMU at the source in three of some 45 kills, by an assertion of its own
+    (`yank_unregister_instance`).
+    """
+    _write_disk(bench.source.disk, DISK_BYTES - COUNTS_BYTES)
+    lost = bench.begin(*SLOW, block=True, channels=8)
+    until(lambda: carried(bench, BLOCK)[1] > 256 << 10 or not lost.runs)
     assert lost.runs
-    assert not block or carried(bench, DIRECT)[0] == 0  # that comes after the disk
+    assert carried(bench, DIRECT)[0] == 0  # that comes after the disk
     victim = getattr(bench.hosts, killed)
     victim.kill()
     bench.fails(lost)
     victim.start()
-    bench.move(block=block, channels=8)
+    bench.move(block=True, channels=8)
