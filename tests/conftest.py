@@ -20,6 +20,8 @@ TOOLS = (
     "unshare",
     "setpriv",
     "qemu-system-x86_64",
+    "libvirtd",
+    "virsh",
 )
 
 # By itself Hypothesis fails an example that takes 0.2 s, whatever else the machine is doing then.

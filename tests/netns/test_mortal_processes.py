@@ -19,10 +19,15 @@ RUN = """
 import os, sys
 from pathlib import Path
 from lab.qemu import Guest, Machine
+from tests.fakes.libvirt_hosts import Libvirt
 from tests.fakes.proxied_hosts import hosts
 with hosts() as both:
     both.source.start()
     guest = Guest(Path(sys.argv[1]), Machine(), incoming=True, within=both.target.within)
+    libvirt = Libvirt(both.source, Machine(), both.directory, ".")
+    libvirt.ready()
+    libvirt.disk.touch()
+    libvirt.boot()
     print("there", flush=True)
     sys.stdin.read()
 """
@@ -51,12 +56,12 @@ def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
     pids = children(killed.pid)
     began = {pid: start_time(pid) for pid in pids}
     spaces = namespaces(pids)
-    assert len(pids) == 4  # two namespaces' holders, a daemon, a guest
+    assert len(pids) == 5  # two namespaces' holders, a proxy, a guest, and libvirt with its own
     assert len(spaces) == 2
     killed.kill()
     killed.communicate()
     until(lambda: not any(start_time(pid) == began[pid] for pid in pids))
-    assert not spaces & everybodys()
+    until(lambda: not spaces & everybodys())
 
 
 def everybodys() -> set[Path]:
