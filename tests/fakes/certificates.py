@@ -101,7 +101,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - 30 * DAY)
+            .not_valid_before(min(now, now + ends) - DAY)
             .not_valid_after(now + ends)
         )
 
