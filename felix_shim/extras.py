@@ -3,12 +3,13 @@
 Pure. Pods ask for both in annotations, which whoever may patch a pod can write; so each counts
 only where FelixConfiguration says so (`floatingIPs: Enabled`, `workloadSourceSpoofing: Any`), as
 with Calico. A floating address never takes an endpoint's own away: whoever has it by right keeps
-it, and of several who only want it the first interface by name has it.
+it, a node's own is nobody else's, and of several who only want it the first interface by name has
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from ipaddress import collapse_addresses
 from typing import Protocol
@@ -75,9 +76,10 @@ def _collapsed(networks: list[IPNetwork]) -> Iterable[IPNetwork]:
     return collapse_addresses(networks)  # type: ignore[type-var]  # all of one family
 
 
-def permitted(endpoint: Endpoint, settings: Settings) -> Endpoint:
-    """The endpoint with what the settings let it have."""
-    floating = endpoint.floating if settings.floating_ips else ()
+def permitted(endpoint: Endpoint, settings: Settings, nodes: Collection[IPAddress]) -> Endpoint:
+    """The endpoint with what the settings let it have, and the nodes leave it."""
+    wanted = endpoint.floating if settings.floating_ips else ()
+    floating = tuple(one for one in wanted if one[1] not in nodes)
     prefixes = endpoint.source_prefixes if settings.source_spoofing else ()
     if (floating, prefixes) == (endpoint.floating, endpoint.source_prefixes):
         return endpoint
@@ -105,13 +107,15 @@ class Wishes:
 
     _asked: dict[Key, Endpoint] = field(default_factory=dict)
 
-    def noted(self, key: Key, endpoint: Endpoint, settings: Settings) -> Endpoint:
+    def noted(
+        self, key: Key, endpoint: Endpoint, settings: Settings, nodes: Collection[IPAddress]
+    ) -> Endpoint:
         """The endpoint as it may be; what it asked for is kept for when the settings change."""
         if endpoint.floating or endpoint.source_prefixes:
             self._asked[key] = endpoint
         else:
             self._asked.pop(key, None)
-        return permitted(endpoint, settings)
+        return permitted(endpoint, settings, nodes)
 
     def forget(self, key: Key) -> None:
         """An endpoint is gone."""

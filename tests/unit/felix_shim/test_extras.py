@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from felix_shim.cluster import ENDPOINTS, FELIX
+from felix_shim.cluster import ENDPOINTS, FELIX, NODES
 from felix_shim.drivers.nftables_text import render, render_delta, render_sweep
 from felix_shim.endpoints import parse_endpoint
-from felix_shim.events import Stored
+from felix_shim.events import Stored, Unstored
 from felix_shim.migration import State
 from felix_shim.model import Endpoint
 from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, policy_set
@@ -215,6 +215,21 @@ def test_nothing_without_leave_and_all_of_it_with_leave(bench: Bench) -> None:
     configured(bench)
     configured(bench, **ON)
     assert texts(bench.rules[-1]) == {}, "whoever is gone asks for nothing"
+
+
+def test_a_nodes_address_leads_to_nobody_else(bench: Bench) -> None:
+    """Its route would be announced, and every node's connections to that node led to a pod."""
+    bench.start()
+    configured(bench, **ON)
+    bench.attach(asking(endpoint_record("web", vm=False), **floating(OUTER, "192.0.2.8")))
+    assert texts(bench.rules[-1]) == {OUTER: ADDRESS, "192.0.2.8": ADDRESS}
+    node = resource_record(Kind.NODE, "n9", {"bgp": {"ipv4Address": f"{OUTER}/24"}})
+    bench.tell(Stored(NODES, node))
+    assert texts(bench.rules[-1]) == {"192.0.2.8": ADDRESS}
+    assert bench.metrics("web", OUTER) == []
+    assert bench.metrics("web", "192.0.2.8") == [1024]
+    bench.tell(Unstored(NODES, node.key))
+    assert texts(bench.rules[-1]) == {OUTER: ADDRESS, "192.0.2.8": ADDRESS}
 
 
 def test_a_floating_address_goes_with_its_vm(bench: Bench) -> None:

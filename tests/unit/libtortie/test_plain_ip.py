@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from cni_plugin import annotations
+from cni_plugin.annotations import SOURCES, source_prefixes
 from felix_shim.bird_input import _address_and_port
 from felix_shim.kube_policy import IPBlock
 from libtortie.datastore import crd_ipam, crd_node, ipam_codec
@@ -40,7 +40,7 @@ READERS: dict[str, Callable[[], object]] = {
     "a reservation": lambda: fields.reserved_of(ADDRESS),
     "ipBlock.cidr": lambda: IPBlock.model_validate({"cidr": NETWORK}),
     "ipBlock.except": lambda: IPBlock.model_validate({"cidr": "fe80::/10", "except": [NETWORK]}),
-    "a pod's source prefixes": lambda: annotations.source_prefixes(annotated(annotations.SOURCES)),
+    "a pod's source prefixes": lambda: source_prefixes(annotated(SOURCES)),
     "a BGP peer": lambda: _address_and_port(ADDRESS),
     "a node's tunnel": lambda: crd_node._address(ADDRESS),
     "a block of the CRDs": lambda: crd_ipam._network("x", {"cidr": NETWORK}),
