@@ -14,6 +14,8 @@ from felix_shim.kube_policy import IPBlock
 from libtortie.datastore import crd_ipam, crd_node, ipam_codec
 from libtortie.errors import TortieError
 from libtortie.model import fields, policy_spec
+from libtortie.model.keys import parse_path
+from libtortie.model.names import block_of_name
 from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
 from libtortie.model.resources import IPPoolSpec
 
@@ -44,6 +46,8 @@ READERS: dict[str, Callable[[], object]] = {
     "a BGP peer": lambda: _address_and_port(ADDRESS),
     "a node's tunnel": lambda: crd_node._address(ADDRESS),
     "a block of the CRDs": lambda: crd_ipam._network("x", {"cidr": NETWORK}),
+    "a block's key": lambda: parse_path(f"/calico/ipam/v2/assignment/ipv6/block/fe80::{ZONE}-64"),
+    "a block's name": lambda: block_of_name(f"fe80--{ZONE}-64"),
     "a block": lambda: ipam_codec._network(NETWORK),
 }
 
