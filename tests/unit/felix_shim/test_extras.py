@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from felix_shim.cluster import ENDPOINTS, FELIX, NODES
+from felix_shim.cluster import ENDPOINTS, FELIX, NODES, Cluster
 from felix_shim.drivers.nftables_text import render, render_delta, render_sweep
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import Stored, Unstored
@@ -230,6 +230,19 @@ def test_a_nodes_address_leads_to_nobody_else(bench: Bench) -> None:
     assert bench.metrics("web", "192.0.2.8") == [1024]
     bench.tell(Unstored(NODES, node.key))
     assert texts(bench.rules[-1]) == {OUTER: ADDRESS, "192.0.2.8": ADDRESS}
+
+
+def test_the_nodes_addresses_are_read_once_for_all_who_ask() -> None:
+    cluster = Cluster("n1")
+    one = resource_record(Kind.NODE, "n9", {"bgp": {"ipv4Address": f"{OUTER}/24"}})
+    assert cluster.node_addresses() == frozenset()
+    cluster.put(NODES, one)
+    assert cluster.node_addresses() == {ip_address(OUTER)}
+    assert cluster.node_addresses() is cluster.node_addresses()
+    cluster.remove(NODES, one.key)
+    assert cluster.node_addresses() == frozenset()
+    cluster.replace(NODES, (one,))
+    assert cluster.node_addresses() == {ip_address(OUTER)}
 
 
 def test_a_floating_address_goes_with_its_vm(bench: Bench) -> None:
