@@ -53,10 +53,10 @@ def floating_of(
             inner, outer = plain_address(item.internal_ip), plain_address(item.external_ip)
         except ValueError as error:
             raise Malformed(f"{where}: ipNATs: {error}") from error
-        fits = inner in own and inner.version == outer.version
-        if not fits or not can_be_reached(outer):
+        if inner not in own or inner.version != outer.version:
             raise Malformed(f"{where}: ipNATs: {outer} cannot stand for {inner}")
-        found.setdefault(outer, inner)
+        if can_be_reached(outer):  # one that was stored before ADD refused it costs nothing else
+            found.setdefault(outer, inner)
     return tuple((inner, outer) for outer, inner in found.items())
 
 

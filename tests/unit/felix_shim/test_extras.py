@@ -72,12 +72,17 @@ def test_what_is_stored_is_read() -> None:
         ({"allowSpoofedSourcePrefixes": ["nonsense"]}, "allowSpoofedSourcePrefixes"),
         ({"allowSpoofedSourcePrefixes": ["fe80::%x }; flush ruleset; /64"]}, "has a zone"),
         (floating("fe80::1%x }; flush ruleset;"), "has a zone"),
-        *((floating(one), "cannot stand for") for one in ("127.0.0.1", "224.0.0.5", "0.0.0.0")),
     ],
 )
 def test_what_cannot_be_read_is_no_endpoint(spec: dict[str, Any], why: str) -> None:
     with pytest.raises(Malformed, match=why):
         parsed(**spec)
+
+
+def test_a_stored_address_that_nobody_can_be_reached_by_is_left_out() -> None:
+    """The endpoint stays: another version's ADD has taken it."""
+    found = parsed(**floating("127.0.0.1", "224.0.0.5", OUTER, "0.0.0.0", "169.254.1.1"))
+    assert [str(outer) for _, outer in found.floating] == [OUTER]
 
 
 def test_the_settings_are_calicos_and_closed_by_default() -> None:
