@@ -68,11 +68,10 @@ class Attaching:
     def require_readable_wishes(self) -> None:
         """Refuse annotations that cannot be met, before anything is taken for the pod."""
         notes = self.workload.annotations
-        for floating in wishes.floating_addresses(notes, self.conf):
-            held = self.ports.ipam.owner_of(floating)
-            if held is not None and held.handle_id != self.workload.handle_id:
+        for held in self.ports.ipam.owners_of(wishes.floating_addresses(notes, self.conf)):
+            if held.handle_id != self.workload.handle_id:
                 raise OwnerMismatch(
-                    f"annotation {wishes.FLOATING}: {floating} is already given to handle "
+                    f"annotation {wishes.FLOATING}: {held.address} is already given to handle "
                     f"{held.handle_id}: use addresses of no pool"
                 )
         wishes.source_prefixes(notes)

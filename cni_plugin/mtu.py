@@ -33,11 +33,17 @@ def wanted(conf: NetConf, ports: Ports) -> int:
         text = file.read_text().strip()
     except OSError:
         text = ""
-    if text.isascii() and text.isdigit() and 0 < int(text) <= LARGEST:
-        return int(text)
+    if named := _number(text):
+        return named
     if conf.require_mtu_file:
         raise Unavailable(f"require_mtu_file: {file} names no MTU: is tortie-node running?")
     return dataplane.default_route_mtu(ports.kernel) or FALLBACK_MTU
+
+
+def _number(text: str) -> int:
+    """The MTU that a text says; 0 where it says none."""
+    readable = text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST))
+    return int(text) if readable and int(text) <= LARGEST else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +62,8 @@ def expected(before: Previous, host: str, stored: str, conf: NetConf, ports: Por
     """
     if told := before.mtu_of(host):
         return Expected(told, "prevResult", exact=True)
-    if stored.isascii() and stored.isdigit():
-        return Expected(int(stored), "the endpoint", exact=True)
+    if noted := _number(stored):
+        return Expected(noted, "the endpoint", exact=True)
     source = "the configuration" if conf.mtu else "the node"
     return Expected(wanted(conf, ports), source, exact=bool(conf.mtu))
 

@@ -3,14 +3,15 @@
 Pure. Pods ask for both in annotations, which whoever may patch a pod can write; so each counts
 only where FelixConfiguration says so (`floatingIPs: Enabled`, `workloadSourceSpoofing: Any`), as
 with Calico. A floating address never takes an endpoint's own away: whoever has it by right keeps
-it, and of several who only want it the first interface by name has it.
+it, a node's own is nobody else's, and of several who only want it the first interface by name has
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from ipaddress import collapse_addresses, ip_address, ip_network
+from ipaddress import collapse_addresses
 from typing import Protocol
 
 from felix_shim.model import Endpoint
@@ -19,6 +20,7 @@ from libtortie.errors import Malformed
 from libtortie.linux.port import IPNetwork
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Key
+from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
 from libtortie.model.resources import WorkloadEndpointSpec
 
 Translation = tuple[IPAddress, IPAddress]
@@ -48,12 +50,13 @@ def floating_of(
     found: dict[IPAddress, IPAddress] = {}
     for item in spec.ip_nats:
         try:
-            inner, outer = ip_address(item.internal_ip), ip_address(item.external_ip)
+            inner, outer = plain_address(item.internal_ip), plain_address(item.external_ip)
         except ValueError as error:
             raise Malformed(f"{where}: ipNATs: {error}") from error
         if inner not in own or inner.version != outer.version:
             raise Malformed(f"{where}: ipNATs: {outer} cannot stand for {inner}")
-        found.setdefault(outer, inner)
+        if can_be_reached(outer):  # one that was stored before ADD refused it costs nothing else
+            found.setdefault(outer, inner)
     return tuple((inner, outer) for outer, inner in found.items())
 
 
@@ -62,7 +65,7 @@ def prefixes_of(spec: WorkloadEndpointSpec, where: str) -> tuple[IPNetwork, ...]
     families: dict[int, list[IPNetwork]] = {4: [], 6: []}
     for text in spec.allow_spoofed_source_prefixes:
         try:
-            network = ip_network(text, strict=False)
+            network = plain_network(text)
         except ValueError as error:
             raise Malformed(f"{where}: allowSpoofedSourcePrefixes: {error}") from error
         families[network.version].append(network)
@@ -73,9 +76,10 @@ def _collapsed(networks: list[IPNetwork]) -> Iterable[IPNetwork]:
     return collapse_addresses(networks)  # type: ignore[type-var]  # all of one family
 
 
-def permitted(endpoint: Endpoint, settings: Settings) -> Endpoint:
-    """The endpoint with what the settings let it have."""
-    floating = endpoint.floating if settings.floating_ips else ()
+def permitted(endpoint: Endpoint, settings: Settings, nodes: Collection[IPAddress]) -> Endpoint:
+    """The endpoint with what the settings let it have, and the nodes leave it."""
+    wanted = endpoint.floating if settings.floating_ips else ()
+    floating = tuple(one for one in wanted if one[1] not in nodes)
     prefixes = endpoint.source_prefixes if settings.source_spoofing else ()
     if (floating, prefixes) == (endpoint.floating, endpoint.source_prefixes):
         return endpoint
@@ -103,13 +107,15 @@ class Wishes:
 
     _asked: dict[Key, Endpoint] = field(default_factory=dict)
 
-    def noted(self, key: Key, endpoint: Endpoint, settings: Settings) -> Endpoint:
+    def noted(
+        self, key: Key, endpoint: Endpoint, settings: Settings, nodes: Collection[IPAddress]
+    ) -> Endpoint:
         """The endpoint as it may be; what it asked for is kept for when the settings change."""
         if endpoint.floating or endpoint.source_prefixes:
             self._asked[key] = endpoint
         else:
             self._asked.pop(key, None)
-        return permitted(endpoint, settings)
+        return permitted(endpoint, settings, nodes)
 
     def forget(self, key: Key) -> None:
         """An endpoint is gone."""

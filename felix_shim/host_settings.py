@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import IPv4Address, ip_network
+from ipaddress import IPv4Address
 from typing import Any, TypeVar
 
 from felix_shim.failsafe import INBOUND, OUTBOUND, TCP, UDP, HostPort
 from felix_shim.nat_rules import NatSettings
+from libtortie.model.plain_ip import plain_network
 from libtortie.model.policy import PortRange
 from libtortie.model.resources import FelixConfigurationSpec
 
@@ -145,7 +146,7 @@ def _host_port(value: Any) -> HostPort:
     net = value.get("net")
     if net is not None and not isinstance(net, str):
         raise ValueError(f"net {net!r} is no network")
-    return HostPort(protocol, PortRange(port, port), ip_network(net, strict=False) if net else None)
+    return HostPort(protocol, PortRange(port, port), plain_network(net) if net else None)
 
 
 def parse_port_range(value: Any) -> PortRange:

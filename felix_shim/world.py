@@ -215,6 +215,8 @@ class World:
         if scope == FELIX:
             self._settings_changed()
         elif scope == NODES:
+            for key, endpoint in self.wishes.all():
+                self._take(key, endpoint)
             self.due.chores |= {NODE, BIRD, FLOWS, POLICY}
         elif scope == POOLS:
             self.due.chores |= {BIRD, POLICY}
@@ -262,7 +264,8 @@ class World:
 
     def _take(self, key: Key, asked: Endpoint) -> None:
         """An endpoint is stored, or the settings may let it have something else than before."""
-        endpoint = self.wishes.noted(key, asked, self.settings)
+        nodes = self.cluster.node_addresses() if asked.floating else ()
+        endpoint = self.wishes.noted(key, asked, self.settings, nodes)
         known = self.roster.of_key(key)
         if known is None or known.endpoint != endpoint:
             self._adopt(known, Local(key, endpoint))

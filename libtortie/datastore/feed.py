@@ -147,7 +147,7 @@ class Feed:
                 has_read = True
                 self._serve(after, heard)
             else:
-                self._catch_up(member, heard)
+                self._catch_up(member, after, heard)
 
     def close_member(self, member: Member) -> None:
         """End a watch, from any thread; nothing more is handed to it."""
@@ -174,16 +174,18 @@ class Feed:
             with self._lock:
                 self._reading = False
                 if history is None:
-                    for member in tuple(self._members):
-                        self._part_with(member)
-                        member.woken.notify()
+                    self._part_with_all()
                 else:
                     self._hand_out(history.changes, history.position)
                     if history.complete:
                         self._obeyed = max(self._obeyed, heard)
 
-    def _catch_up(self, member: Member, heard: int) -> None:
-        """Read a watch's own range, and let it join when there was nothing."""
+    def _catch_up(self, member: Member, after: int, heard: int) -> None:
+        """Read a watch's own range, and let it join when there was nothing.
+
+        `after` is where all were before: a log that ends earlier now was put back to an older
+        state, and whoever joined before has to find that out in a reading of his own.
+        """
         try:
             history = self._read(member.low, member.high, member.position)
         except Unavailable:
@@ -195,6 +197,8 @@ class Feed:
             if member.pending:
                 return
             member.position = history.position
+            if history.position < after:
+                self._part_with_all()
             if not self._members:
                 self._position, self._obeyed = history.position, heard
             if history.position >= self._position:  # else there is more to read by now
@@ -255,6 +259,11 @@ class Feed:
         member.joined = False
         if not member.pending:
             member.position = max(member.position, self._position)
+
+    def _part_with_all(self) -> None:
+        for member in tuple(self._members):
+            self._part_with(member)
+            member.woken.notify()
 
     def _wake_all(self) -> None:
         for member in self._members:

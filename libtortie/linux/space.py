@@ -181,7 +181,10 @@ class Space:
             finally:
                 ended.set()
 
-        threading.Thread(target=run, name="delete-link", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="delete-link", daemon=True).start()
+        except RuntimeError:  # no threads left: it takes as long as it takes
+            run()
         pause, left = FIRST_LOOK, DELETION_SECONDS
         while not ended.wait(pause):
             if not self.names.ifname(ifindex):

@@ -385,6 +385,18 @@ def test_a_link_that_does_not_go_bounds_its_deletion(
         release.set()
 
 
+def test_a_link_is_deleted_where_no_threads_are_left(
+    host: NetlinkKernel, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    host.ensure_veth(pair_to(paths[1]))
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    assert host.delete_link("cali1") is True
+    assert host.link("cali1") is None
+
+
 def test_a_link_that_comes_and_goes_leaves_nothing(
     host: NetlinkKernel, paths: tuple[str, str]
 ) -> None:

@@ -6,12 +6,13 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_interface
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from cni_plugin import chain
+from cni_plugin import chain, mtu
 from cni_plugin.errors import CheckFailed, InvalidConfig, UnknownContainer
+from cni_plugin.ports import Ports
 from libtortie.linux.port import VethPair
 from libtortie.model import names
 from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key
@@ -250,6 +251,13 @@ def test_an_mtu_that_no_result_tells(
     assert len(caught.value.__notes__) == len(found)
     for text, note in zip(found, caught.value.__notes__, strict=True):
         assert text in note
+
+
+@pytest.mark.parametrize("noted", ["0", "65536", "9" * 5000, "x"])
+def test_an_endpoint_that_notes_no_mtu_is_compared_with_the_node(noted: str) -> None:
+    """Who may patch a pod may have written it."""
+    found = mtu.expected(chain.Previous(), HOST, noted, conf(mtu=1400), cast(Ports, None))
+    assert (found.mtu, found.source) == (1400, "the configuration")
 
 
 def test_a_vms_mtu_is_what_its_endpoint_says(world: CniWorld) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from ipaddress import ip_network
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from cni_plugin import readiness
 from cni_plugin.errors import AttachmentConflict
 from felix_shim.endpoints import parse_endpoint
+from libtortie.datastore.port import Listing
 from libtortie.errors import InvalidInput, OwnerMismatch, Unavailable
+from libtortie.model.keys import Scope
 from tests.fakes.cni_world import CniNode, CniWorld, conf, started_vm
 from tests.fakes.ipam_program import FakeProgram
 
@@ -57,6 +60,27 @@ def test_a_floating_address_that_somebody_has_is_refused(world: CniWorld) -> Non
     assert world.left() == before
     world.node().delete("web-0", "c1")
     node.add("web-1", "c2")
+
+
+def test_many_floating_addresses_cost_no_more_readings_than_one(
+    world: CniWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes annotations does not have the datastore read hundreds of times."""
+    listed: list[object] = []
+    read = world.store.list
+
+    def counted(scope: Scope) -> Listing:
+        listed.append(scope)
+        return read(scope)
+
+    monkeypatch.setattr(world.store, "list", counted)
+    counts = []
+    for number, wanted in enumerate((1, 200)):
+        texts = json.dumps([f"192.0.2.{last}" for last in range(1, wanted + 1)])
+        bringing(world, f"web-{number}", floatingIPs=texts).add(f"web-{number}", f"c{number}")
+        counts.append(len(listed))
+        listed.clear()
+    assert counts[0] == counts[1] > 0
 
 
 def test_a_vms_own_addresses_follow_it_in_both_families(world: CniWorld) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from felix_shim.cluster import ENDPOINTS, FELIX
+from felix_shim.cluster import ENDPOINTS, FELIX, NODES, Cluster
 from felix_shim.drivers.nftables_text import render, render_delta, render_sweep
 from felix_shim.endpoints import parse_endpoint
-from felix_shim.events import Stored
+from felix_shim.events import Stored, Unstored
 from felix_shim.migration import State
 from felix_shim.model import Endpoint
 from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, policy_set
@@ -70,11 +70,19 @@ def test_what_is_stored_is_read() -> None:
         (floating(OUTER, inner="10.65.0.99"), "cannot stand for"),
         (floating("2001:db8::7"), "cannot stand for"),
         ({"allowSpoofedSourcePrefixes": ["nonsense"]}, "allowSpoofedSourcePrefixes"),
+        ({"allowSpoofedSourcePrefixes": ["fe80::%x }; flush ruleset; /64"]}, "has a zone"),
+        (floating("fe80::1%x }; flush ruleset;"), "has a zone"),
     ],
 )
 def test_what_cannot_be_read_is_no_endpoint(spec: dict[str, Any], why: str) -> None:
     with pytest.raises(Malformed, match=why):
         parsed(**spec)
+
+
+def test_a_stored_address_that_nobody_can_be_reached_by_is_left_out() -> None:
+    """The endpoint stays: another version's ADD has taken it."""
+    found = parsed(**floating("127.0.0.1", "224.0.0.5", OUTER, "0.0.0.0", "169.254.1.1"))
+    assert [str(outer) for _, outer in found.floating] == [OUTER]
 
 
 def test_the_settings_are_calicos_and_closed_by_default() -> None:
@@ -212,6 +220,34 @@ def test_nothing_without_leave_and_all_of_it_with_leave(bench: Bench) -> None:
     configured(bench)
     configured(bench, **ON)
     assert texts(bench.rules[-1]) == {}, "whoever is gone asks for nothing"
+
+
+def test_a_nodes_address_leads_to_nobody_else(bench: Bench) -> None:
+    """Its route would be announced, and every node's connections to that node led to a pod."""
+    bench.start()
+    configured(bench, **ON)
+    bench.attach(asking(endpoint_record("web", vm=False), **floating(OUTER, "192.0.2.8")))
+    assert texts(bench.rules[-1]) == {OUTER: ADDRESS, "192.0.2.8": ADDRESS}
+    node = resource_record(Kind.NODE, "n9", {"bgp": {"ipv4Address": f"{OUTER}/24"}})
+    bench.tell(Stored(NODES, node))
+    assert texts(bench.rules[-1]) == {"192.0.2.8": ADDRESS}
+    assert bench.metrics("web", OUTER) == []
+    assert bench.metrics("web", "192.0.2.8") == [1024]
+    bench.tell(Unstored(NODES, node.key))
+    assert texts(bench.rules[-1]) == {OUTER: ADDRESS, "192.0.2.8": ADDRESS}
+
+
+def test_the_nodes_addresses_are_read_once_for_all_who_ask() -> None:
+    cluster = Cluster("n1")
+    one = resource_record(Kind.NODE, "n9", {"bgp": {"ipv4Address": f"{OUTER}/24"}})
+    assert cluster.node_addresses() == frozenset()
+    cluster.put(NODES, one)
+    assert cluster.node_addresses() == {ip_address(OUTER)}
+    assert cluster.node_addresses() is cluster.node_addresses()
+    cluster.remove(NODES, one.key)
+    assert cluster.node_addresses() == frozenset()
+    cluster.replace(NODES, (one,))
+    assert cluster.node_addresses() == {ip_address(OUTER)}
 
 
 def test_a_floating_address_goes_with_its_vm(bench: Bench) -> None:

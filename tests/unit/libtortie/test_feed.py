@@ -343,3 +343,34 @@ def test_closing_and_failing_end_all(log: Log, feed: Feed) -> None:
             one.thread.join(DEADLINE)
             assert str(one.error) == "broken"
     assert other.failed
+
+
+def test_one_that_joins_a_log_that_was_put_back_does_not_look_for_its_end_for_ever(
+    log: Log, feed: Feed
+) -> None:
+    """Who joined before, and is busy with something else, cannot find out for all."""
+    feed.committed(log.write("a1", "a2", "a3"))
+    busy = feed.member("a", "b", 0)
+    assert drained(feed, busy, 3) == [1, 2, 3]
+
+    def commit_once() -> None:
+        log.after = nothing
+        feed.committed(log.write("a4"))
+
+    log.after = commit_once  # while it finds that it has caught up
+    assert drained(feed, busy, 1) == [4]
+    assert busy.joined
+    log.reads.clear()
+    del log.changes[2:]  # a backup is put in place
+
+    def refuse_when_endless() -> None:
+        if len(log.reads) > 20:
+            raise RuntimeError("it reads and reads")
+
+    log.before = refuse_when_endless
+    with watching(feed, "b") as (fresh,):
+        fresh.saw()
+        feed.committed(log.write("b3"))
+        fresh.saw(3)
+        assert fresh.error is None
+    assert (busy.joined, busy.position) == (False, 4)
