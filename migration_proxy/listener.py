@@ -154,6 +154,7 @@ class Listener:
             if not self._short:
                 self._hear(self, None, f"accept: {error.strerror}: streams have to wait")
             self._short = True
+            self._make_way()
             self._stopped.wait(BREATH_SECONDS)
             return True
         self._give_up(error.strerror or str(error))
@@ -180,16 +181,14 @@ class Listener:
         if self.request.side is Side.TARGET and self.request.tls:
             session.phase = Phase.SHAKING
         there = self.sessions()
-        shaking = [each for each in there if each.phase is Phase.SHAKING]
+        shaking = _shaking(there)
         if len(there) - len(shaking) >= self._most:
             accepted.close()
             session.leave()
             self._hear(self, None, f"{self._most} streams are open: one more is refused")
             return
         if len(shaking) >= MOST_SHAKING:
-            oldest = most_burdensome(shaking)
-            oldest.phase = Phase.OVER  # the next one makes another one go
-            oldest.abort()
+            self._make_way()
         thread = threading.Thread(
             target=self._serve, args=(session,), name=f"stream-{self.stream.logical}", daemon=True
         )
@@ -205,6 +204,13 @@ class Listener:
             session.leave()
             self._hear(self, None, f"stream refused: {error}")
 
+    def _make_way(self) -> None:
+        """End a stream that has not proved itself, if there is one; each time another one."""
+        if shaking := _shaking(self.sessions()):
+            least = most_burdensome(shaking)
+            least.phase = Phase.OVER
+            least.abort()
+
     def _serve(self, session: Session) -> None:
         try:
             session.run()
@@ -214,6 +220,11 @@ class Listener:
                 out, back = session.moved
                 self.moved = self.moved[0] + out, self.moved[1] + back
             self._hear(self, session, "")
+
+
+def _shaking(sessions: Sequence[Session]) -> list[Session]:
+    """Those that the peer has yet to be let in for."""
+    return [each for each in sessions if each.phase is Phase.SHAKING]
 
 
 def most_burdensome(shaking: Sequence[Session]) -> Session:

@@ -28,6 +28,7 @@ from tests.fakes.migration_proxies import (
     KEY,
     LOOPBACK,
     NETWORK,
+    Pki,
     config,
     connect,
     descriptors,
@@ -44,6 +45,11 @@ from tests.fakes.migration_proxies import (
 def place() -> Iterator[Path]:
     with short_directory() as made:
         yield made
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki.make(tmp_path / "pki")
 
 
 def target_file(place: Path) -> list[str]:
@@ -110,6 +116,16 @@ class TestDescriptors:
 
     def test_a_target_that_cannot_dial_says_whose_limit_it_is(self, place: Path) -> None:
         assert "LimitNOFILE" in unix_sockets.hint(OUT_OF_DESCRIPTORS)
+
+    def test_silent_strangers_make_way(self, place: Path, pki: Pki) -> None:
+        """They would hold for `handshake_seconds` what others need."""
+        with manager(config(pki.tls())) as proxy:
+            (port,) = proxy.start_target_listener(KEY, target_file(place)).ports
+            with socket.create_connection(("127.0.0.1", port), 120) as silent:
+                until(lambda: len(sessions(proxy)) == 1)
+                ((listener,),) = [one.listeners for one in proxy.migrations()]
+                assert listener._survives(OUT_OF_DESCRIPTORS)
+                assert ended(silent)
 
 
 class TestThreads:
