@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from libtortie.control_client import ask
-from libtortie.errors import TortieError, first_line
+from libtortie.errors import Malformed, TortieError, first_line
 from libtortie.jsonlog import Log
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
@@ -107,9 +106,9 @@ class ProxyKeeper:
     def _adopt(self) -> _Running | None:
         """A proxy that an earlier agent left."""
         try:
-            pid = int(self._ask("status")["pid"])
+            pid = int(self._number("pid"))
             pidfd = os.pidfd_open(pid)
-        except (TortieError, OSError):
+        except (TortieError, OSError, OverflowError):
             return None
         self.log.info("migration_proxy_adopted", pid=pid)
         return _Running(pid, pidfd, None, time.monotonic())
@@ -122,19 +121,30 @@ class ProxyKeeper:
         except OSError as error:
             self.log.error("migration_proxy_not_started", reason=first_line(error))
             return None
+        try:
+            pidfd = os.pidfd_open(child.pid)
+        except OSError as error:  # no more descriptors: nobody could end it, or see its end
+            child.kill()
+            child.wait()
+            self.log.error("migration_proxy_not_started", reason=first_line(error))
+            return None
         self.log.info("migration_proxy_started", pid=child.pid)
-        return _Running(child.pid, os.pidfd_open(child.pid), child, time.monotonic())
+        return _Running(child.pid, pidfd, child, time.monotonic())
 
     def _patience(self) -> float:
         """Seconds until it must have ended; fewer when it does not answer how long it drains."""
         try:
-            return float(self._ask("status")["drain_seconds"]) + CLOSING_SECONDS
+            return self._number("drain_seconds") + CLOSING_SECONDS
         except TortieError as error:
             self.log.warning("migration_proxy_silent", reason=first_line(error))
             return CLOSING_SECONDS
 
-    def _ask(self, verb: str) -> dict[str, Any]:
-        return ask(str(self.control_socket), {"do": verb})
+    def _number(self, name: str) -> float:
+        """A number of the proxy's status. Raises `TortieError`, also for what is no such answer."""
+        found = ask(str(self.control_socket), {"do": "status"}).get(name)
+        if not isinstance(found, int | float) or isinstance(found, bool):
+            raise Malformed(f"{self.control_socket}: {name} is {found!r}: not a migration proxy's")
+        return found
 
     def _note_end(self, running: _Running, lived: float) -> None:
         """Reap it, and say that it is over."""

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
+from time import sleep as pause
 
 from libtortie.metrics import CONTENT_TYPE, Metric, exposition
 
 REQUEST_SECONDS = 5.0
 RETRY_SECONDS = 5.0
+BREATH_SECONDS = 0.05
 
 
 class MetricsServer:
@@ -133,6 +135,14 @@ class _Listener(TCPServer):
         both = not host and socket.has_dualstack_ipv6()
         self.address_family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
         super().__init__((host, port), handler)
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """Accept; out of descriptors, wait for others to give some back instead of spinning."""
+        try:
+            return super().get_request()
+        except OSError:
+            pause(BREATH_SECONDS)
+            raise
 
     def server_bind(self) -> None:
         """Bind; IPv4 comes to a socket of IPv6, too."""

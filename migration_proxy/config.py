@@ -15,12 +15,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from libtortie.control_client import DEFAULT_SOCKET
 from libtortie.errors import InvalidInput
 from libtortie.rotating import Limits
-from migration_proxy.model import IPAddress
+from migration_proxy.model import MOST_RATE, IPAddress
 
 IPNetwork = IPv4Network | IPv6Network
 DEFAULT_CONFIG = "/etc/tortie/migration-proxy.yaml"
 SERVER_CNS = ("kubevirt.io:system:node:virt-handler",)
 CLIENT_CNS = ("kubevirt.io:system:client:migration", "kubevirt.io:system:client:virt-handler")
+MOST_SECONDS = 86400.0
+"""Of what is waited for; the kernel's and Python's clocks take no infinite ones."""
 _RANGE = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 
@@ -88,22 +90,22 @@ class ProxyConfig(_Strict):
     disable_tls: bool = False
     socket_user: str = ""
     most_streams: int = Field(default=128, ge=64, le=4096)
-    connect_seconds: float = Field(default=10.0, gt=0)
-    handshake_seconds: float = Field(default=10.0, gt=0)
-    stall_seconds: float = Field(default=120.0, ge=1)
+    connect_seconds: float = Field(default=10.0, gt=0, le=MOST_SECONDS)
+    handshake_seconds: float = Field(default=10.0, gt=0, le=MOST_SECONDS)
+    stall_seconds: float = Field(default=120.0, ge=1, le=MOST_SECONDS)
     keepalive_seconds: int = Field(default=15, ge=1, le=3600)
-    idle_seconds: float = Field(default=3600.0, ge=0)
-    drain_seconds: float = Field(default=315.0, ge=0)
-    rate_limit: int = Field(default=0, ge=0)
+    idle_seconds: float = Field(default=3600.0, ge=0, allow_inf_nan=False)
+    drain_seconds: float = Field(default=315.0, ge=0, le=MOST_SECONDS)
+    rate_limit: int = Field(default=0, ge=0, le=MOST_RATE)
     control_socket: str = DEFAULT_SOCKET
     metrics_port: int = Field(default=0, ge=0, le=65535)
     metrics_host: str = ""
     node: str = ""
     log_file: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_file_max_size: int = Field(default=100, ge=1)
-    log_file_max_age: int = Field(default=30, ge=1)
-    log_file_max_count: int = Field(default=10, ge=1)
+    log_file_max_size: int = Field(default=100, ge=1, le=1_000_000)
+    log_file_max_age: int = Field(default=30, ge=1, le=1_000_000)
+    log_file_max_count: int = Field(default=10, ge=1, le=1_000_000)
 
     @model_validator(mode="after")
     def _consistent(self) -> ProxyConfig:

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import socket
+import stat
 import struct
 import threading
 import time
@@ -24,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from libtortie.errors import InvalidInput, TortieError, first_line
 from libtortie.jsonlog import Log
 from migration_proxy.manager import ProxyManager
-from migration_proxy.model import BLOCK_PORT, PortMap
+from migration_proxy.model import BLOCK_PORT, MOST_RATE, IPAddress, PortMap
 from migration_proxy.status import describe
 
 MOST_BYTES = 64 << 10
@@ -58,7 +59,7 @@ class StartSource(_Key):
     ports: dict[str, int]
     base_dir: str
     peer_name: str = ""
-    rate: int | None = Field(default=None, ge=0)
+    rate: int | None = Field(default=None, ge=0, le=MOST_RATE)
     block: bool = False
 
 
@@ -95,6 +96,8 @@ class Control:
             return _refusal("InvalidInput", "the request is not a line of JSON")
         except TortieError as error:
             return _refusal(type(error).__name__, first_line(error))
+        except OSError as error:  # no more descriptors, say
+            return _refusal("Unavailable", f"{verb}: {error.strerror or error}")
 
     def _start_target(self, asked: dict[str, Any]) -> dict[str, Any]:
         wish = StartTarget.model_validate(asked)
@@ -164,23 +167,25 @@ class ControlServer:
         self._slots = threading.Semaphore(MOST_AT_ONCE)
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
         self._listener: socket.socket | None = None
+        self._inode = (0, 0)
 
     def open(self) -> None:
         """Listen; the caller holds the daemon's lock, so an old file is a dead daemon's.
 
-        Raises OSError.
+        Raises `InvalidInput` for a place that cannot be had, OSError.
         """
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
+        self._clear()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             os.fchmod(listener.fileno(), 0o600)
             listener.bind(str(self._path))
+            self._inode = _inode(self._path)
             listener.listen(64)
             listener.setblocking(False)
-        except OSError:
+        except OSError as error:
             listener.close()
-            raise
+            raise InvalidInput(f"control_socket {self._path}: {first_line(error)}") from error
         self._listener = listener
 
     def run(self) -> None:
@@ -210,9 +215,17 @@ class ControlServer:
         listener.close()
 
     def stop(self) -> None:
-        """Make `run` return; the file goes."""
-        self._path.unlink(missing_ok=True)
+        """Make `run` return; the file goes if it is still ours."""
+        with suppress(OSError):
+            if _inode(self._path) == self._inode:
+                self._path.unlink()
         os.write(self._stop_write, b"x")
+
+    def _clear(self) -> None:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(self._path.lstat().st_mode):
+                raise InvalidInput(f"control_socket {self._path} is there and no socket: remove it")
+            self._path.unlink()
 
     def _handle(self, client: socket.socket) -> None:
         try:
@@ -223,13 +236,20 @@ class ControlServer:
                     return
                 line = _read_line(client, READ_SECONDS)
                 if line is not None:
-                    answer = json.dumps(self._control.answer(line), default=str)
+                    answer = json.dumps(self._answer(line), default=str)
                     client.settimeout(READ_SECONDS)
                     client.sendall(answer.encode() + b"\n")
         except OSError as error:
             self._log.warning("control_caller_gone", reason=error)
         finally:
             self._slots.release()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            return self._control.answer(line)
+        except Exception as error:  # a fault of ours: it ends this request, and is told
+            self._log.error("control_request_failed", reason=repr(error))
+            return _refusal("Internal", f"a fault of the daemon's, see its log: {error!r}")
 
 
 def _read_line(client: socket.socket, seconds: float) -> bytes | None:
@@ -249,6 +269,11 @@ def _read_line(client: socket.socket, seconds: float) -> bytes | None:
     return found.partition(b"\n")[0] if b"\n" in found else b""
 
 
+def _inode(path: Path) -> tuple[int, int]:
+    state = path.lstat()
+    return state.st_dev, state.st_ino
+
+
 def _peer_uid(client: socket.socket) -> int:
     """The uid of the process at the other end, as the kernel recorded it at connect."""
     raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -265,7 +290,7 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _address(text: str, name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _address(text: str, name: str) -> IPAddress:
     try:
         return ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
     except ValueError:

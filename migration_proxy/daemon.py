@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import resource
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,6 +56,7 @@ def run(args: Sequence[str] | None = None) -> int:
     set_on(over, signal.SIGTERM, signal.SIGINT)
     try:
         config = load_config(given.pop("config"), _flags(given))
+        _raise_descriptors()
         log = open_log(config.log_file, config.log_level, config.node, config.log_limits)
         with closing(_take_lock(Path(f"{config.control_socket}.lock"))):
             return Daemon(config, log, over).run()
@@ -68,6 +70,7 @@ class Daemon:
 
     def __init__(self, config: ProxyConfig, log: JsonLog, over: threading.Event) -> None:
         self._config, self._log, self._over = config, log, over
+        self._drained = threading.Event()
         self._telemetry = Telemetry()
         self._manager = ProxyManager(config, _network(), log, self._telemetry)
         self._failed = False
@@ -89,7 +92,7 @@ class Daemon:
             if self._config.metrics_port:
                 page = self._page()
                 self._start(stack, "metrics", page.run, page.stop)
-            self._start(stack, "chores", self._chores, self._over.set)
+            self._start(stack, "chores", self._chores, self._drained.set)
             self._log.info("serving", control_socket=self._config.control_socket)
             self._over.wait()
             drain = 0.0 if self._failed else self._config.drain_seconds
@@ -121,9 +124,9 @@ class Daemon:
         stack.callback(stop)
 
     def _chores(self) -> None:
-        """Measure speeds each second, and end what nobody uses."""
+        """Measure speeds each second, and end what nobody uses; the drain waits for that, too."""
         reaped = time.monotonic()
-        while not self._over.wait(LOOK_SECONDS):
+        while not self._drained.wait(LOOK_SECONDS):
             now = time.monotonic()
             self._telemetry.speed.look(self._totals(), now)
             if now - reaped >= REAP_SECONDS:
@@ -191,6 +194,13 @@ def _network() -> Network:
             return kernel.addresses(name)
 
     return Network(links, addresses)
+
+
+def _raise_descriptors() -> None:
+    """As many as this process may have: a plain stream takes six, the usual soft limit is 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # then the soft one has to do
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _take_lock(path: Path) -> IO[str]:

@@ -135,6 +135,16 @@ class SpliceFlow:
             os.close(end)
 
 
+def splice_both(one: socket.socket, other: socket.socket) -> tuple[SpliceFlow, SpliceFlow]:
+    """Both directions, or none: a pipe outlives who forgets it. Raises OSError."""
+    forth = SpliceFlow(one, other)
+    try:
+        return forth, SpliceFlow(other, one)
+    except OSError:
+        forth.close()
+        raise
+
+
 class SealFlow:
     """From a local socket, encrypted, to the peer."""
 

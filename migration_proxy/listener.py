@@ -1,8 +1,8 @@
 """A listening socket with its thread, and the threads of its streams.
 
 An accept that fails for want of descriptors or memory is tried again; any other failure closes the
-listener, and `alive` says so. Streams that have not proved themselves yet are few: the oldest makes
-way for a new one, so that silent peers cannot keep others out.
+listener, and `alive` says so. Streams that have not proved themselves yet are few: the oldest of
+the party with the most of them makes way for a new one, so that silent peers keep no others out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from migration_proxy.model import Request, Side, Stream
@@ -54,28 +55,27 @@ class Listener:
         hear: Hear,
     ) -> None:
         self.request, self.stream = request, stream
-        self.opened = time.time()
         self.alive = True
         self.streams = 0
         self.moved = (0, 0)
         self._socket = sock
+        self._port = 0 if request.side is Side.SOURCE else int(sock.getsockname()[1])
         self._means, self._most, self._rate, self._hear = means, most, rate, hear
         self._lock = threading.Lock()
         self._sessions: dict[Session, threading.Thread] = {}
         self._stopped = threading.Event()
         self._order = Order()
+        self._short = False
         self._wake, self._waker = wake_pair()
         self._thread = threading.Thread(target=self._run, name="accept", daemon=True)
 
     @property
     def port(self) -> int:
-        """The TCP port; 0 on the source."""
-        if self.request.side is Side.SOURCE:
-            return 0
-        return int(self._socket.getsockname()[1]) if self.alive else 0
+        """The TCP port; 0 on the source, and of a listener that died."""
+        return self._port if self.alive else 0
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Begin to accept. Raises RuntimeError when there may be no more threads."""
         self._thread.start()
 
     def sessions(self) -> tuple[Session, ...]:
@@ -141,6 +141,7 @@ class Listener:
                 if not self._survives(error):
                     return
                 continue
+            self._short = False
             accepted.setblocking(True)
             # A local program is one party, a peer's address another; unix has no addresses.
             self._admit(accepted, str(address[0]) if address else "")
@@ -150,7 +151,10 @@ class Listener:
         if error.errno in _HARMLESS:
             return True
         if error.errno in _SHORT_OF:
-            self._hear(self, None, f"accept: {error.strerror}: the stream has to wait")
+            if not self._short:
+                self._hear(self, None, f"accept: {error.strerror}: streams have to wait")
+            self._short = True
+            self._make_way()
             self._stopped.wait(BREATH_SECONDS)
             return True
         self._give_up(error.strerror or str(error))
@@ -177,16 +181,14 @@ class Listener:
         if self.request.side is Side.TARGET and self.request.tls:
             session.phase = Phase.SHAKING
         there = self.sessions()
-        shaking = [each for each in there if each.phase is Phase.SHAKING]
+        shaking = _shaking(there)
         if len(there) - len(shaking) >= self._most:
             accepted.close()
             session.leave()
             self._hear(self, None, f"{self._most} streams are open: one more is refused")
             return
         if len(shaking) >= MOST_SHAKING:
-            oldest = min(shaking, key=lambda each: each.came)
-            oldest.phase = Phase.OVER  # the next one makes another one go
-            oldest.abort()
+            self._make_way()
         thread = threading.Thread(
             target=self._serve, args=(session,), name=f"stream-{self.stream.logical}", daemon=True
         )
@@ -202,6 +204,13 @@ class Listener:
             session.leave()
             self._hear(self, None, f"stream refused: {error}")
 
+    def _make_way(self) -> None:
+        """End a stream that has not proved itself, if there is one; each time another one."""
+        if shaking := _shaking(self.sessions()):
+            least = most_burdensome(shaking)
+            least.phase = Phase.OVER
+            least.abort()
+
     def _serve(self, session: Session) -> None:
         try:
             session.run()
@@ -211,3 +220,14 @@ class Listener:
                 out, back = session.moved
                 self.moved = self.moved[0] + out, self.moved[1] + back
             self._hear(self, session, "")
+
+
+def _shaking(sessions: Sequence[Session]) -> list[Session]:
+    """Those that the peer has yet to be let in for."""
+    return [each for each in sessions if each.phase is Phase.SHAKING]
+
+
+def most_burdensome(shaking: Sequence[Session]) -> Session:
+    """Who makes way: the oldest of the party with the most streams; they are in order of age."""
+    parties = Counter(each.party for each in shaking)
+    return max(shaking, key=lambda each: parties[each.party])

@@ -23,34 +23,58 @@ from migration_proxy.config import ProxyConfig
 from migration_proxy.listener import Listener
 from migration_proxy.model import IPAddress, PortMap, Request, ShuttingDown, Side, Verdict
 from migration_proxy.rate import Rate
-from migration_proxy.session import Ended, Means, Session, Trouble
+from migration_proxy.session import Ended, Means, Phase, Session, Trouble
 from migration_proxy.tcp_sockets import Network, Patience
 from migration_proxy.telemetry import Telemetry
 from migration_proxy.tls_files import TlsFiles
 from migration_proxy.unix_sockets import Owner, UnixListener
 
 CLOSE_SECONDS = 15.0
+UNDO_SECONDS = 1.0
+"""For the threads of listeners of a Start that failed: they have nothing to do yet."""
 _NOT_HERE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)
 
 
 @dataclass(slots=True)
 class Migration:
-    """The listeners of one Start call."""
+    """The listeners of one Start call. `since` is of the wall clock, what ends in `_at` of one
+    that never jumps."""
 
     request: Request
     generation: int
     since: float
+    began_at: float
     listeners: list[Listener] = field(default_factory=list)
     files: list[UnixListener] = field(default_factory=list)
     address: IPAddress | None = None
     busy_at: float = 0.0
     failures: dict[int, Ended] = field(default_factory=dict)
-    failed_at: dict[int, float] = field(default_factory=dict)
+    failed_since: dict[int, float] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
         """Whether each listener serves, and each file is in its place."""
         return all(one.alive for one in self.listeners) and all(one.present() for one in self.files)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a peer that was let in, or a local program, has a stream."""
+        return any(
+            self.request.side is Side.SOURCE or each.phase is not Phase.SHAKING
+            for one in self.listeners
+            for each in one.sessions()
+        )
+
+    def start(self) -> None:
+        """Begin to accept. Raises `Unavailable` when there may be no more threads."""
+        try:
+            for listener in self.listeners:
+                listener.start()
+        except RuntimeError as error:
+            raise Unavailable(
+                f"migration {self.request.key}: {error}: more threads than ulimit -u or the "
+                "cgroup's pids.max lets us have"
+            ) from error
 
     def close(self, deadline: float) -> bool:
         """End everything; False when something outlasts the deadline."""
@@ -74,11 +98,12 @@ class ProxyManager:
         telemetry: Telemetry | None = None,
         *,
         now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self.network = network
         self.telemetry = telemetry or Telemetry()
-        self._log, self._now = log, now
+        self._log, self._now, self.steady = log, now, steady
         self._owner = Owner.named(config.socket_user)
         self.means = Means(
             self._files(server=True),
@@ -178,21 +203,30 @@ class ProxyManager:
 
     def reap(self) -> tuple[str, ...]:
         """End what has had no stream for `idle_seconds`, if that is set; the keys."""
-        now, most = self._now(), self.config.idle_seconds
-        over = []
-        for migration in self.migrations():
-            if any(one.sessions() for one in migration.listeners):
-                migration.busy_at = now
-            elif most and now - migration.busy_at > most:
-                over.append(migration)
+        most = self.config.idle_seconds
+        over = self._take_idle(most) if most else []
         for migration in over:
             self._log.warning(
                 "migration_expired",
                 **_names(migration.request),
                 reason=f"no stream for {most:g} s and nobody stopped it",
             )
-            self._stop(migration.request.side, migration.request.key)
+            self._close(migration)
         return tuple(migration.request.key for migration in over)
+
+    def _take_idle(self, most: float) -> list[Migration]:
+        """Out of the maps, with what was found idle: a Start that comes now makes it anew."""
+        over = []
+        with self._changed:
+            now = self.steady()
+            for here in self._maps.values():
+                for key, migration in tuple(here.items()):
+                    if migration.busy:
+                        migration.busy_at = now
+                    elif now - migration.busy_at > most:
+                        over.append(here.pop(key))
+            self._changed.notify_all()
+        return over
 
     def shutdown(self, drain: float) -> bool:
         """Refuse new migrations, wait for those there are, end the rest.
@@ -226,12 +260,10 @@ class ProxyManager:
                 if current
                 else Verdict.CREATE
             )
-            if verdict is Verdict.KEEP:
+            if current is not None and verdict is Verdict.KEEP:
+                current.busy_at = self.steady()  # somebody still wants it
                 return
-            made = build(wanted, current)
-            here[wanted.key] = made
-            for listener in made.listeners:
-                listener.start()
+            made = here[wanted.key] = build(wanted, current)
         self._log.info(
             f"{wanted.side}_listening",
             **_names(wanted),
@@ -269,8 +301,9 @@ class ProxyManager:
                 sock = _bound(address, self.config.ports, frozenset(taken))
                 taken.add(int(sock.getsockname()[1]))
                 listener = self._listener(sock, wanted, stream, None)
-                undo.callback(listener.close, 0.0)
+                undo.callback(listener.close, UNDO_SECONDS)
                 made.listeners.append(listener)
+            made.start()
             undo.pop_all()
         return made
 
@@ -284,18 +317,21 @@ class ProxyManager:
                 file = _unix_listener(stream.path, self._owner, ours=stream.path in ours)
                 undo.callback(file.withdraw)
                 listener = self._listener(file.socket, wanted, stream, rate)
-                undo.callback(listener.close, 0.0)
+                undo.callback(listener.close, UNDO_SECONDS)
                 made.files.append(file)
                 made.listeners.append(listener)
+            made.start()
             for file in made.files:
                 _publish(file)
             undo.pop_all()
         return made
 
     def _migration(self, wanted: Request, address: IPAddress | None) -> Migration:
-        now = self._now()
+        now, steady = self._now(), self.steady()
         self._last_generation = model.next_generation(self._last_generation, now)
-        return Migration(wanted, self._last_generation, now, address=address, busy_at=now)
+        return Migration(
+            wanted, self._last_generation, now, steady, address=address, busy_at=steady
+        )
 
     def _listener(
         self, sock: socket.socket, wanted: Request, stream: model.Stream, rate: Rate | None
@@ -339,11 +375,11 @@ class ProxyManager:
             "peer_name": session.peer.common_name if session.peer else "",
             "bytes_out": out,
             "bytes_in": back,
-            "seconds": round(time.time() - session.came, 3),
+            "seconds": round(session.age, 3),
         }
         ended = session.ended
         self.telemetry.over(session)
-        if ended is None or ended.trouble is Trouble.STOPPED:
+        if ended is None or ended.trouble.blames_nobody:
             self._log.info("stream_over", **fields, **more)
         else:
             self._log.warning(
@@ -357,10 +393,13 @@ class ProxyManager:
             if migration is None or listener not in migration.listeners:
                 return
             logical, ended = listener.stream.logical, session.ended
-            migration.busy_at = self._now()
+            if not _stranger(session):
+                migration.busy_at = self.steady()
+            if ended is not None and ended.trouble is Trouble.GONE:
+                return  # it proves nothing of the way
             if ended is not None and ended.trouble is not Trouble.STOPPED:
                 migration.failures[logical] = ended
-                migration.failed_at[logical] = self._now()
+                migration.failed_since[logical] = self._now()
             else:
                 migration.failures.pop(logical, None)
 
@@ -369,6 +408,15 @@ class ProxyManager:
             return None
         complain = self.telemetry.complaint(self._log, server=server)
         return TlsFiles(self.config.tls, server=server, complain=complain)
+
+
+def _stranger(session: Session) -> bool:
+    """Whether it came from the network and was not let in: such keep no migration alive."""
+    return (
+        session.request.side is Side.TARGET
+        and session.ended is not None
+        and session.ended.trouble in (Trouble.REFUSED, Trouble.HANDSHAKE)
+    )
 
 
 def _names(request: Request) -> dict[str, str]:

@@ -24,6 +24,10 @@ NAMES = {LIBVIRT_PORT: "libvirt", DIRECT_PORT: "direct", BLOCK_PORT: "block"}
 SOCKET_DIRECTORY = "migrationproxy"
 MOST_PATH_BYTES = 107
 """What `sockaddr_un` holds, less the zero at the end."""
+MOST_KEY_BYTES = 200
+"""So that the names made of it are names of files; a UID has 36."""
+MOST_RATE = 1 << 50
+"""Bytes a second; more than any network has."""
 SHUTTING_DOWN = "unable to process new migration connections during virt-handler shutdown"
 
 
@@ -60,7 +64,9 @@ def proxy_key(key: str, port: int) -> str:
 
 
 def source_path(base: str, key: str, port: int) -> str:
-    """A stream's socket on the source, below a base directory."""
+    """A stream's socket on the source, below a base directory. Raises `InvalidInput`."""
+    if not base.strip("/"):
+        raise InvalidInput(f"base directory {base!r}: name one")
     return f"{base.rstrip('/')}/{SOCKET_DIRECTORY}/{proxy_key(key, port)}-source.sock"
 
 
@@ -128,6 +134,8 @@ def target_request(
 ) -> Request:
     """M1's request. Raises `InvalidInput`."""
     _check_key(key)
+    if peer is not None:
+        peer = _node_address(key, peer, "source")
     if not files:
         raise InvalidInput(f"migration {key}: no target socket was named")
     for path in files:
@@ -150,7 +158,7 @@ def source_request(
 ) -> Request:
     """M4's request: `ports` as the target published them, TCP → logical. Raises `InvalidInput`."""
     _check_key(key)
-    _check_peer(key, peer)
+    peer = _node_address(key, peer, "target")
     if not ports:
         raise InvalidInput(f"migration {key}: the target has published no ports")
     if len(set(ports.values())) < len(ports):
@@ -164,7 +172,7 @@ def source_request(
         Stream(logical, check_path(source_path(base, key, logical)), port)
         for port, logical in sorted(ports.items(), key=lambda each: each[1])
     )
-    if rate < 0:
+    if not 0 <= rate <= MOST_RATE:
         raise InvalidInput(f"migration {key}: a rate of {rate} bytes a second")
     return Request(Side.SOURCE, key, streams, tls, peer, peer_name, rate)
 
@@ -218,18 +226,26 @@ def _by_port(key: str, files: Sequence[str]) -> list[Stream]:
     return streams
 
 
-def _check_peer(key: str, peer: IPAddress) -> None:
-    """A node's address that means the same everywhere."""
+def _node_address(key: str, peer: IPAddress, other: str) -> IPAddress:
+    """A node's address that means the same everywhere, in the form connections tell it in."""
+    if isinstance(peer, IPv6Address) and peer.ipv4_mapped:
+        peer = peer.ipv4_mapped
     if peer.version == 6 and peer.is_link_local:
         raise InvalidInput(
             f"migration {key}: {peer} is a link-local address: it does not say on which link the "
-            "target is; give the migration network global addresses"
+            f"{other} is; give the migration network global addresses"
         )
     if peer.is_unspecified or peer.is_multicast:
         raise InvalidInput(f"migration {key}: {peer} is no node's address")
+    if isinstance(peer, IPv6Address) and peer.scope_id:
+        raise InvalidInput(
+            f"migration {key}: {peer} is of one link: leave out the `%` and the rest"
+        )
+    return peer
 
 
 def _check_key(key: str) -> None:
     """A key is part of a file's name."""
-    if not key or "/" in key or not key.isascii() or not key.isprintable() or key[0] == ".":
+    plain = key.isascii() and key.isprintable() and "/" not in key and key[:1] != "."
+    if not key or len(key) > MOST_KEY_BYTES or not plain:
         raise InvalidInput(f"migration key {key!r}: not usable as a file's name; a VMI's UID is")

@@ -7,6 +7,7 @@ stream alone, with one line that says why.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -19,7 +20,7 @@ from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from migration_proxy import tcp_sockets, unix_sockets
 from migration_proxy.certificate import Peer
 from migration_proxy.config import IPNetwork, may_come
-from migration_proxy.flows import Flow, OpenFlow, SealFlow, SpliceFlow
+from migration_proxy.flows import Flow, OpenFlow, SealFlow, splice_both
 from migration_proxy.handshake import HandshakeFailed, Tls, await_verdict, shake
 from migration_proxy.model import Request, Side, Stream
 from migration_proxy.order import Order, Place
@@ -50,6 +51,12 @@ class Trouble(StrEnum):
     LOCAL = "local"
     BROKEN = "broken"
     STOPPED = "stopped"
+    GONE = "gone"
+
+    @property
+    def blames_nobody(self) -> bool:
+        """Whether such an end is no failure of the stream's."""
+        return self in (Trouble.STOPPED, Trouble.GONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class Ended(TortieError):
 class Session:
     """`run` never raises. `wake` is readable once `stopped` is set. `came` is of the wall clock.
 
+    `age` is in seconds, of a clock that never jumps.
+
     It has a place in `order` from its beginning, or with TLS at the target from the moment at
     which the peer is let in: strangers hold up nobody. It leaves it when both sides are open.
     """
@@ -94,13 +103,20 @@ class Session:
     remote_at: str = ""
     peer: Peer | None = None
     ended: Ended | None = None
+    _began: float = field(default_factory=time.monotonic)
     _relay: Relay | None = None
     _place: Place | None = None
     _sockets: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._sockets.append(self.accepted)
         if self.request.side is Side.SOURCE or not self.request.tls:
             self._queue()
+
+    @property
+    def age(self) -> float:
+        """How long it is there."""
+        return time.monotonic() - self._began
 
     @property
     def moved(self) -> tuple[int, int]:
@@ -110,7 +126,6 @@ class Session:
 
     def run(self) -> None:
         """Open both sides and move the bytes."""
-        self._sockets.append(self.accepted)
         try:
             local, remote, tls = self._open()
             self.leave()
@@ -118,10 +133,10 @@ class Session:
             self._move(local, remote, tls)
         except Ended as error:
             self.ended = error
-        except (OSError, ssl.SSLError) as error:  # a side went while its options were set
-            self.ended = Ended(Trouble.BROKEN, first_line(error))
+        except (OSError, ssl.SSLError) as error:  # a side went, or we have no more descriptors
+            self._fail(first_line(error))
         except Exception as error:  # a fault of ours: it ends this stream, and is told
-            self.ended = Ended(Trouble.BROKEN, repr(error))
+            self._fail(repr(error))
         finally:
             self.leave()
             self.phase = Phase.OVER
@@ -129,6 +144,14 @@ class Session:
                 sock.close()
         if self.ended is not None and self.stopped.is_set():
             self.ended = Ended(Trouble.STOPPED, STOPPED)
+
+    def _fail(self, message: str) -> None:
+        """The peer must not take it for an orderly end, and wait for ours of the other half."""
+        self.ended = Ended(Trouble.BROKEN, message)
+        for sock in self._sockets:
+            if sock.family != socket.AF_UNIX:
+                with suppress(OSError):
+                    reset(sock)
 
     def leave(self) -> None:
         """Let the next stream go."""
@@ -148,9 +171,14 @@ class Session:
             tls = self._let_in(remote)
             self.phase = Phase.DIALLING
             self._wait_for_others()
-            return self._dial_local(remote), remote, tls
+            local = self._dial_local(remote)
+            self._refuse_stopped()
+            return local, remote, tls
         self._wait_for_others()
+        if _is_gone(self.accepted):
+            raise Ended(Trouble.GONE, "the local program went before the peer was dialled")
         remote = self._dial_peer()
+        self._refuse_stopped()
         tls = self._shake(remote, self.means.client)
         if tls is not None:
             await_verdict(remote, tls, VERDICT_SECONDS)  # the next one must not overtake us there
@@ -163,6 +191,15 @@ class Session:
     def _wait_for_others(self) -> None:
         if self._place is not None and not self._place.wait():
             raise Ended(Trouble.STOPPED, STOPPED)
+
+    def _refuse_stopped(self) -> None:
+        """A socket that was just made or connected cannot have been aborted before."""
+        if self.stopped.is_set():
+            raise Ended(Trouble.STOPPED, STOPPED)
+
+    def _note(self, sock: socket.socket) -> None:
+        self._sockets.append(sock)
+        self._refuse_stopped()
 
     def _let_in(self, remote: socket.socket) -> Tls | None:
         address, port = tcp_sockets.peer_address(remote)
@@ -196,7 +233,9 @@ class Session:
 
     def _dial_local(self, remote: socket.socket) -> socket.socket:
         try:
-            return unix_sockets.dial(self.stream.path, DIAL_LOCAL_SECONDS, self._sockets.append)
+            return unix_sockets.dial(
+                self.stream.path, DIAL_LOCAL_SECONDS, self._note, self.stopped.wait
+            )
         except (Unavailable, InvalidInput) as error:
             reset(remote)
             raise Ended(Trouble.LOCAL, first_line(error)) from error
@@ -206,7 +245,7 @@ class Session:
         self.remote_at = tcp_sockets.endpoint(self.request.peer, self.stream.port)
         try:
             return tcp_sockets.dial(
-                self.request.peer, self.stream.port, self.means.patience, self._sockets.append
+                self.request.peer, self.stream.port, self.means.patience, self._note
             )
         except Unavailable as error:
             raise Ended(Trouble.UNREACHABLE, first_line(error)) from error
@@ -215,7 +254,7 @@ class Session:
         outward: Flow
         inward: Flow
         if tls is None:
-            outward, inward = SpliceFlow(local, remote), SpliceFlow(remote, local)
+            outward, inward = splice_both(local, remote)
         else:
             outward, inward = SealFlow(local, remote, tls), OpenFlow(remote, local, tls)
         self._relay = Relay(
@@ -231,3 +270,15 @@ class Session:
         if trouble := self._relay.run():
             kind = Trouble.STOPPED if trouble == STOPPED else Trouble.BROKEN
             raise Ended(kind, trouble)
+
+
+def _is_gone(program: socket.socket) -> bool:
+    """Whether a local program closed its end and had said nothing."""
+    poll = select.poll()
+    poll.register(program, 0)
+    if not poll.poll(0):  # POLLHUP, POLLERR: both directions are over
+        return False
+    try:
+        return not program.recv(1, socket.MSG_PEEK)
+    except ConnectionResetError:
+        return True

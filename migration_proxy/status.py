@@ -7,6 +7,7 @@ nothing of a migration that goes well.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,14 +92,22 @@ def describe(manager: ProxyManager, now: float) -> dict[str, Any]:
             for role, files in (("server", manager.means.server), ("client", manager.means.client))
             if files is not None
         },
-        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "descriptors": _descriptors(),
         "migrations": [
-            _migration(manager, one, now)
+            _migration(manager, one)
             for one in sorted(
                 manager.migrations(), key=lambda each: (each.request.key, each.request.side)
             )
         ],
     }
+
+
+def _descriptors() -> int:
+    """How many are open; where one more cannot be had to count them, all there may be."""
+    try:
+        return len(list(Path("/proc/self/fd").iterdir()))
+    except OSError:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _files(files: TlsFiles, now: float) -> dict[str, Any]:
@@ -115,7 +124,7 @@ def _files(files: TlsFiles, now: float) -> dict[str, Any]:
     return {"not_after": _when(end.timestamp()), "days_left": left, "trouble": trouble}
 
 
-def _migration(manager: ProxyManager, one: Migration, now: float) -> dict[str, Any]:
+def _migration(manager: ProxyManager, one: Migration) -> dict[str, Any]:
     request = one.request
     where = str(one.address or request.peer)
     seen = [_seen(one, listener) for listener in one.listeners]
@@ -137,8 +146,8 @@ def _migration(manager: ProxyManager, one: Migration, now: float) -> dict[str, A
         "bytes_out": out,
         "bytes_in": back,
         "bytes_per_second": round(manager.telemetry.speed.of(request.key, request.side)),
-        "streams": [_stream(one, listener, now) for listener in one.listeners],
-        "findings": findings(request.side, where, moved_to, now - one.since, seen),
+        "streams": [_stream(one, listener) for listener in one.listeners],
+        "findings": findings(request.side, where, moved_to, manager.steady() - one.began_at, seen),
     }
 
 
@@ -155,7 +164,7 @@ def _seen(one: Migration, listener: Listener) -> Seen:
     )
 
 
-def _stream(one: Migration, listener: Listener, now: float) -> dict[str, Any]:
+def _stream(one: Migration, listener: Listener) -> dict[str, Any]:
     logical = listener.stream.logical
     out, back = listener.totals()
     failure = one.failures.get(logical)
@@ -168,13 +177,13 @@ def _stream(one: Migration, listener: Listener, now: float) -> dict[str, Any]:
         "streams_ever": listener.streams,
         "bytes_out": out,
         "bytes_in": back,
-        "connections": [_connection(each, now) for each in listener.sessions()],
+        "connections": [_connection(each) for each in listener.sessions()],
         "last_failure": str(failure) if failure else "",
-        "last_failure_at": _when(one.failed_at[logical]) if failure else "",
+        "last_failure_at": _when(one.failed_since[logical]) if failure else "",
     }
 
 
-def _connection(session: Session, now: float) -> dict[str, Any]:
+def _connection(session: Session) -> dict[str, Any]:
     out, back = session.moved
     return {
         "peer": session.remote_at,
@@ -182,7 +191,7 @@ def _connection(session: Session, now: float) -> dict[str, Any]:
         "peer_not_after": _when(session.peer.not_after.timestamp()) if session.peer else "",
         "phase": str(session.phase),
         "since": _when(session.came),
-        "seconds": round(now - session.came, 1),
+        "seconds": round(session.age, 1),
         "bytes_out": out,
         "bytes_in": back,
     }

@@ -75,12 +75,20 @@ def bind_addresses(listen: str, network: Network) -> tuple[IPAddress, ...]:
     found = tuple(
         address.ip
         for link in network.links()
-        for address in network.addresses(link)
+        for address in _addresses(link, network)
         if address.version == wanted.version and address.ip in wanted.network
     )
     if not found:
         raise InvalidInput(f"listen {listen}: this node has no address in it")
     return found
+
+
+def _addresses(name: str, network: Network) -> Sequence[IPInterface]:
+    """Those of a link that was there a moment ago: pods' links come and go."""
+    try:
+        return network.addresses(name)
+    except NotFound:
+        return ()
 
 
 def _of_link(name: str, network: Network) -> tuple[IPAddress, ...]:

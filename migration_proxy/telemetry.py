@@ -29,7 +29,7 @@ class Readings(Metric):
 
     def _samples(self) -> Iterator[str]:
         for key, value in sorted(self._read().items()):
-            yield f"{self.name}{self._named(key)} {value:g}"
+            yield f"{self.name}{self._named(key)} {value:.15g}"
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Telemetry:
         for direction, amount in zip(("out", "in"), session.moved, strict=True):
             self.bytes.add(side, stream, direction, amount=amount)
         ended = session.ended
-        if ended is None or ended.trouble is Trouble.STOPPED:
+        if ended is None or ended.trouble.blames_nobody:
             return
         self.failures.add(side, stream, str(ended.trouble))
         if ended.trouble is Trouble.HANDSHAKE:

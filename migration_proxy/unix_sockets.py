@@ -2,24 +2,31 @@
 
 A listener is bound under a name of its own with its owner and mode, and renamed to its place once
 all of a migration's are there: nobody finds a socket that is not yet theirs, and a restart swaps
-the old for the new without a gap. A dead socket of ours is replaced; anything else is refused.
+the old for the new without a gap. What a kill left under such a name goes with the next one. A dead
+socket of ours is replaced; anything else is refused.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import pwd
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from libtortie.errors import InvalidInput, Unavailable
 from migration_proxy.places import directory_of, ensure_directory
 
 BACKLOG = 256
+BREATH_SECONDS = 0.02
+MOST_LISTED = 4096
+"""Of a directory that a guest's launcher may fill."""
 MODE = 0o600
 SEND_BUFFER_BYTES = 1 << 20
 """What may wait for a target's program; the kernel's default is a fifth, its most without root."""
@@ -66,18 +73,20 @@ class UnixListener:
         with _held(parent) as directory:
             if not ours:
                 check_place(directory, name, path, owner)
-            self._name = f".{name[:40]}.{os.urandom(4).hex()}"
+            unborn = _unborn(name)
+            _sweep(directory, unborn, owner)
+            self._name = f"{unborn}{os.urandom(4).hex()}"
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 os.fchmod(self.socket.fileno(), MODE)
                 self.socket.bind(_at(directory, self._name))
                 self._take(directory, owner)
                 self.socket.listen(BACKLOG)
+                self._directory = os.dup(directory)
             except BaseException:
                 self._remove(directory)
                 self.socket.close()
                 raise
-            self._directory = os.dup(directory)
 
     def publish(self) -> None:
         """Put the file in its place. Raises OSError."""
@@ -112,6 +121,31 @@ class UnixListener:
                 os.unlink(self._name, dir_fd=directory)
 
 
+def _unborn(name: str) -> str:
+    """How names begin under which a socket of this name waits for its place; never two alike."""
+    return f".{hashlib.sha256(name.encode()).hexdigest()[:16]}."
+
+
+def _sweep(directory: int, unborn: str, owner: Owner) -> None:
+    """Remove what killed daemons of ours left on the way to this place, of the first files seen."""
+    with suppress(OSError):  # a listing that cannot be had, or another was quicker
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            with os.scandir(readable) as entries:
+                there = [one.name for one in islice(entries, MOST_LISTED)]
+        finally:
+            os.close(readable)
+        for name in there:
+            if name.startswith(unborn):
+                _sweep_one(directory, name, owner)
+
+
+def _sweep_one(directory: int, name: str, owner: Owner) -> None:
+    state = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if stat.S_ISSOCK(state.st_mode) and state.st_uid in (owner.uid, os.geteuid()):
+        os.unlink(name, dir_fd=directory)
+
+
 def check_place(directory: int, name: str, path: str, owner: Owner) -> None:
     """Raises `InvalidInput` unless the place is free, or holds a dead socket of ours."""
     try:
@@ -132,8 +166,16 @@ def check_place(directory: int, name: str, path: str, owner: Owner) -> None:
         os.close(found)
 
 
-def dial(path: str, seconds: float, note: Callable[[socket.socket], None]) -> socket.socket:
+def dial(
+    path: str,
+    seconds: float,
+    note: Callable[[socket.socket], None],
+    pause: Callable[[float], object],
+) -> socket.socket:
     """Connect to a socket's file, not following it; `note` gets the socket before.
+
+    A program whose queue is full is given `seconds` to take somebody out of it: the kernel does
+    not wait for it by itself. `pause` waits so many, and is true once nobody wants the stream.
 
     Raises `Unavailable` that says why, `InvalidInput` for a link on the way.
     """
@@ -141,29 +183,46 @@ def dial(path: str, seconds: float, note: Callable[[socket.socket], None]) -> so
         with directory_of(path) as (directory, name):
             found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}: {_hint(error)}") from error
+        raise Unavailable(f"{path}: {error.strerror}: {hint(error)}") from error
     try:
         mode = os.fstat(found).st_mode
         if not stat.S_ISSOCK(mode):
             raise Unavailable(f"{path} is {_kind(mode)}, not a socket")
-        return _connect(found, path, seconds, note)
+        return _connect(found, path, seconds, note, pause)
     finally:
         os.close(found)
 
 
 def _connect(
-    found: int, path: str, seconds: float, note: Callable[[socket.socket], None]
+    found: int,
+    path: str,
+    seconds: float,
+    note: Callable[[socket.socket], None],
+    pause: Callable[[float], object],
 ) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     note(sock)
+    end = time.monotonic() + seconds
     try:
-        sock.settimeout(seconds)
-        sock.connect(f"/proc/self/fd/{found}")
+        sock.setblocking(False)
+        while not _queued(sock, found):
+            if time.monotonic() >= end or pause(BREATH_SECONDS):
+                raise TimeoutError(errno.ETIMEDOUT, f"its queue was full for {seconds:g} s")
+        sock.setblocking(True)
         _hold_more(sock)
     except OSError as error:
         sock.close()
-        raise Unavailable(f"{path}: {error.strerror or error}: {_hint(error)}") from error
+        raise Unavailable(f"{path}: {error.strerror or error}: {hint(error)}") from error
     return sock
+
+
+def _queued(sock: socket.socket, found: int) -> bool:
+    """Whether there was room for us in a program's queue. Raises OSError."""
+    try:
+        sock.connect(f"/proc/self/fd/{found}")
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _hold_more(sock: socket.socket) -> None:
@@ -172,7 +231,9 @@ def _hold_more(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
 
 
-def _hint(error: OSError) -> str:
+def hint(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "the proxy has too many: raise its limit (systemd: LimitNOFILE=)"
     if error.errno == errno.ENOENT:
         return "the target's libvirt or QEMU has not made it, or is gone"
     if error.errno == errno.ECONNREFUSED:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,10 @@ import pytest
 
 from libtortie.control_client import ask
 from libtortie.errors import Unavailable
+from libtortie.jsonlog import JsonLog
+from migration_proxy import daemon as daemon_module
+from migration_proxy.config import load_config
+from migration_proxy.daemon import Daemon
 from tests.fakes.migration_proxies import KEY, Pki, Program, connect, short_directory, until
 
 PROGRAM = str(Path(sys.executable).with_name("tortie-migration-proxy"))
@@ -183,3 +190,32 @@ def test_a_full_log_disk_stops_no_migration() -> None:
         files = [str(directory / "target" / "virtqemud")]
         assert made.do("start-target", key=KEY, files=files)["ports"]
         made.close()
+
+
+def test_it_takes_all_the_descriptors_it_may_have() -> None:
+    """The usual soft limit is too low for three listeners of 64 plain streams, six each."""
+
+    with short_directory() as directory:
+        made = Running(directory, tls={}, disable_tls=True, allowed_peers=["127.0.0.1"])
+        command = ["prlimit", "--nofile=64:1024", PROGRAM, "-c", str(made.config)]
+        made.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
+        until(made.answers)
+        assert resource.prlimit(made.process.pid, resource.RLIMIT_NOFILE) == (1024, 1024)
+        made.close()
+
+
+def test_what_nobody_stops_ends_while_it_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle migration that nobody stops holds up no end."""
+    monkeypatch.setattr(daemon_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(daemon_module, "REAP_SECONDS", 0.0)
+    with short_directory() as directory:
+        made = Running(directory, idle_seconds=1.0, drain_seconds=3600.0)
+        over, status = threading.Event(), []
+        running = Daemon(load_config(str(made.config), {}), JsonLog(io.StringIO()), over)
+        thread = threading.Thread(target=lambda: status.append(running.run()))
+        thread.start()
+        until(made.answers)
+        made.do("start-target", key=KEY, files=[str(directory / "target" / "virtqemud")])
+        over.set()
+        thread.join(120)
+        assert status == [0]

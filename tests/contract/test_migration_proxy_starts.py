@@ -125,7 +125,7 @@ class TestTarget:
     def test_what_nobody_stops_is_ended_some_time(self, tls: TlsConfig, place: Path) -> None:
         clock = [1000.0]
         settings = config(tls, idle_seconds=60)
-        proxy = ProxyManager(settings, NETWORK, _silent(), now=lambda: clock[0])
+        proxy = ProxyManager(settings, NETWORK, _silent(), steady=lambda: clock[0])
         proxy.start_target_listener(KEY, files(place, 0))
         clock[0] += 59
         assert proxy.reap() == ()

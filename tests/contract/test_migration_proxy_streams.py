@@ -166,7 +166,7 @@ def test_more_may_wait_for_a_program_than_the_kernel_lets_a_program_have(tmp_pat
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path)
         listener.listen(1)
-        with unix_sockets.dial(path, 120, lambda _: None) as sock:
+        with unix_sockets.dial(path, 120, lambda _: None, lambda _: False) as sock:
             size = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     assert size == 2 * unix_sockets.SEND_BUFFER_BYTES
 

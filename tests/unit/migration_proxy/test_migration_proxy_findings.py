@@ -51,6 +51,8 @@ def test_readings_are_asked_for_at_each_scrape() -> None:
     values: dict[tuple[str, ...], float] = {("m", "source"): 7}
     page = Readings("x", "Text.", ("migration", "side"), lambda: values)
     assert 'x{migration="m",side="source"} 7\n' in exposition([page])
+    values["m", "source"] = (1 << 40) + 1
+    assert " 1099511627777\n" in exposition([page])  # a rate of rounded sums would jump
     values.clear()
     assert exposition([page]) == "# HELP x Text.\n# TYPE x gauge\n"
 

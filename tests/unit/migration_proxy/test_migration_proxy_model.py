@@ -96,16 +96,40 @@ def test_anything_else_is_a_change(other: object) -> None:
     assert plan(made, True, replace(other)) is Verdict.REPLACE
 
 
-@pytest.mark.parametrize("key", ["", "a/b", ".hidden", "ü", "a\nb"])
+@pytest.mark.parametrize("key", ["", "a/b", ".hidden", "ü", "a\nb", "x" * 201])
 def test_a_key_that_is_no_files_name(key: str) -> None:
     with pytest.raises(InvalidInput, match="a VMI's UID is"):
         target_request(key, ["/t/s"], tls=True)
 
 
-@pytest.mark.parametrize("peer", ["fe80::7", "fe80::7%migration0", "0.0.0.0", "::", "224.0.0.1"])
+@pytest.mark.parametrize(
+    "peer",
+    ["fe80::7", "fe80::7%migration0", "2001:db8::7%eth0", "0.0.0.0", "::", "224.0.0.1"],
+)
 def test_an_address_that_is_no_nodes(peer: str) -> None:
     with pytest.raises(InvalidInput, match=f"migration uid: {peer} is "):
         source_request("uid", ipaddress.ip_address(peer), {4000: 0}, "/run", tls=True)
+    with pytest.raises(InvalidInput, match=f"migration uid: {peer} is "):
+        target_request("uid", ["/t/s"], tls=True, peer=ipaddress.ip_address(peer))
+
+
+def test_ipv4_within_ipv6_is_ipv4_as_connections_tell_it() -> None:
+    mapped = ipaddress.ip_address("::ffff:192.0.2.7")
+    plain = ipaddress.ip_address("192.0.2.7")
+    assert target_request("uid", ["/t/s"], tls=True, peer=mapped).peer == plain
+    assert source_request("uid", mapped, {4000: 0}, "/b", tls=True).peer == plain
+
+
+@pytest.mark.parametrize("base", ["", "/"])
+def test_a_base_directory_has_to_be_named(base: str) -> None:
+    with pytest.raises(InvalidInput, match="base directory"):
+        source_request("uid", PEER, {4000: 0}, base, tls=True)
+
+
+@pytest.mark.parametrize("rate", [-1, 10**400])
+def test_a_rate_that_is_none(rate: int) -> None:
+    with pytest.raises(InvalidInput, match="bytes a second"):
+        source_request("uid", PEER, {4000: 0}, "/b", tls=True, rate=rate)
 
 
 @pytest.mark.parametrize(
