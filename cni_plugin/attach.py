@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cni_plugin import annotations as wishes
-from cni_plugin import dataplane, endpoint, interfaces, mtu
+from cni_plugin import dataplane, endpoint, interfaces, mtu, profile
 from cni_plugin.addresses import NOBODY, Addresses, Giver, of_program, recorded
 from cni_plugin.annotations import wanted_addresses
 from cni_plugin.delegate import Delegate
@@ -194,6 +194,8 @@ class Attaching:
                 "delete endpoint",
                 lambda: endpoint.remove(p.store, place.key, place.container_id),
             )
+        if not place.pod:
+            profile.ensure(p.store, self.conf.name)
         endpoint.write(p.store, place.key, wanted, p.log, before)
 
     def await_policy(self) -> None:
