@@ -37,10 +37,12 @@ def ensure(store: Datastore, network: str) -> None:
     key = ResourceKey(Kind.PROFILE, network)
     try:
         store.get(key)
+        return
     except NotFound:
-        with suppress(AlreadyExists):  # another attachment's, a moment ago
-            store.create(key, of_network(network))
+        pass
     except Malformed:
-        pass  # somebody's; the agent names it, and who is closed by it
-    except InvalidInput:
-        pass  # Kubernetes has no such profile, and no attachments without a pod
+        return  # somebody's; the agent names it, and who is closed by it
+    # Another attachment may have been first. Kubernetes has no such profile, and no attachments
+    # without a pod: the endpoint is refused with that reason.
+    with suppress(AlreadyExists, InvalidInput):
+        store.create(key, of_network(network))

@@ -6,8 +6,8 @@ import pytest
 
 from cni_plugin.profile import ensure, of_network
 from libtortie.datastore.memory import MemoryDatastore
-from libtortie.errors import AlreadyExists, InvalidInput, NotFound
-from libtortie.model.keys import Key, Kind, ResourceKey
+from libtortie.errors import AlreadyExists, InvalidInput
+from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.policy_wire import read_profile
 
 KEY = ResourceKey(Kind.PROFILE, "podman")
@@ -36,18 +36,20 @@ def test_the_first_attachment_makes_it_and_what_others_made_of_it_is_kept() -> N
     assert store.get(KEY) == before
 
 
-@pytest.mark.parametrize("error", [AlreadyExists("made a moment ago"), None])
-def test_another_attachment_may_be_first_and_kubernetes_may_have_none(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+@pytest.mark.parametrize(
+    "error",
+    [AlreadyExists("made a moment ago"), InvalidInput("profiles are namespaces and accounts")],
+)
+def test_another_attachment_may_be_first_and_kubernetes_has_none(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def get(_: Key) -> None:
-        raise NotFound("not yet") if error else InvalidInput("in Kubernetes profiles are named …")
+    tried: list[object] = []
 
-    def create(*_: object) -> None:
-        assert error is not None
+    def create(*given: object) -> None:
+        tried.append(given[0])
         raise error
 
     store = MemoryDatastore()
-    monkeypatch.setattr(store, "get", get)
     monkeypatch.setattr(store, "create", create)
     ensure(store, "podman")
+    assert tried == [KEY]
