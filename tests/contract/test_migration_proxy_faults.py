@@ -193,7 +193,8 @@ class TestClocks:
         steady[0] = 59.0
         with socket.create_connection(("127.0.0.1", port), 120) as stranger:
             assert ended(stranger)
-        until(lambda: bool(proxy.migrations()[0].failures))
+        (migration,) = proxy.migrations()
+        until(lambda: bool(migration.failures) and not migration.busy)
         steady[0] = 61.0
         assert proxy.reap() == (KEY,)
 
