@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from ipaddress import collapse_addresses, ip_address, ip_network
+from ipaddress import collapse_addresses
 from typing import Protocol
 
 from felix_shim.model import Endpoint
@@ -19,6 +19,7 @@ from libtortie.errors import Malformed
 from libtortie.linux.port import IPNetwork
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Key
+from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
 from libtortie.model.resources import WorkloadEndpointSpec
 
 Translation = tuple[IPAddress, IPAddress]
@@ -48,10 +49,11 @@ def floating_of(
     found: dict[IPAddress, IPAddress] = {}
     for item in spec.ip_nats:
         try:
-            inner, outer = ip_address(item.internal_ip), ip_address(item.external_ip)
+            inner, outer = plain_address(item.internal_ip), plain_address(item.external_ip)
         except ValueError as error:
             raise Malformed(f"{where}: ipNATs: {error}") from error
-        if inner not in own or inner.version != outer.version:
+        fits = inner in own and inner.version == outer.version
+        if not fits or not can_be_reached(outer):
             raise Malformed(f"{where}: ipNATs: {outer} cannot stand for {inner}")
         found.setdefault(outer, inner)
     return tuple((inner, outer) for outer, inner in found.items())
@@ -62,7 +64,7 @@ def prefixes_of(spec: WorkloadEndpointSpec, where: str) -> tuple[IPNetwork, ...]
     families: dict[int, list[IPNetwork]] = {4: [], 6: []}
     for text in spec.allow_spoofed_source_prefixes:
         try:
-            network = ip_network(text, strict=False)
+            network = plain_network(text)
         except ValueError as error:
             raise Malformed(f"{where}: allowSpoofedSourcePrefixes: {error}") from error
         families[network.version].append(network)

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_interface, ip_network
+from ipaddress import ip_interface
 from typing import Any
 
 from libtortie.datastore.crd_names import Json, Place, metadata_of, place_text, require_name
@@ -26,6 +26,7 @@ from libtortie.kube.replies import decode
 from libtortie.model import names
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Key, Kind, ResourceKey, Resources, Scope
+from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
 from libtortie.model.resources import API_VERSION, WorkloadEndpoint, parse_resource
 
 CALICO = "cni.projectcalico.org/"
@@ -48,6 +49,8 @@ _NOTES = (
     names.ANNOTATION_MTU,
 )
 _OF_A_VM = _NOTES[4:]
+LONGEST_WISH = 4096
+"""Characters of such an annotation, as ADD takes it."""
 _LABEL_VALUE_MAX = 63
 _DASH = re.compile(r"(?<!-)-(?!-)")
 
@@ -252,9 +255,10 @@ def _translations(text: str, own: list[IPAddress]) -> list[dict[str, str]]:
 
 def _address(text: str) -> IPAddress | None:
     try:
-        return ip_address(text)
+        address = plain_address(text)
     except ValueError:
         return None
+    return address if can_be_reached(address) else None
 
 
 def _networks(annotation: str) -> list[str]:
@@ -264,7 +268,7 @@ def _networks(annotation: str) -> list[str]:
 
 def _is_network(text: str) -> bool:
     try:
-        ip_network(text, strict=False)
+        plain_network(text)
     except ValueError:
         return False
     return True
@@ -273,7 +277,7 @@ def _is_network(text: str) -> bool:
 def _texts(annotation: str) -> list[str]:
     """An annotation's JSON list; ADD refused one that is none, so it was changed since: nothing."""
     try:
-        found = json.loads(annotation or "[]")
+        found = json.loads(annotation or "[]") if len(annotation) <= LONGEST_WISH else None
     except (ValueError, RecursionError):
         return []
     return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []

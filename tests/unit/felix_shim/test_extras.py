@@ -70,6 +70,9 @@ def test_what_is_stored_is_read() -> None:
         (floating(OUTER, inner="10.65.0.99"), "cannot stand for"),
         (floating("2001:db8::7"), "cannot stand for"),
         ({"allowSpoofedSourcePrefixes": ["nonsense"]}, "allowSpoofedSourcePrefixes"),
+        ({"allowSpoofedSourcePrefixes": ["fe80::%x }; flush ruleset; /64"]}, "has a zone"),
+        (floating("fe80::1%x }; flush ruleset;"), "has a zone"),
+        *((floating(one), "cannot stand for") for one in ("127.0.0.1", "224.0.0.5", "0.0.0.0")),
     ],
 )
 def test_what_cannot_be_read_is_no_endpoint(spec: dict[str, Any], why: str) -> None:
