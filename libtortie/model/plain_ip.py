@@ -7,25 +7,29 @@ for root; so a zone, which means nothing outside its own machine, is refused.
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 
-from libtortie.model.ipam import IPAddress
-from libtortie.model.keys import IPNetwork
 
-
-def plain_address(text: str) -> IPAddress:
+def plain_address(text: str) -> IPv4Address | IPv6Address:
     """The address. Raises ValueError."""
     _refuse_zone(text)
     return ip_address(text)
 
 
-def plain_network(text: str, *, strict: bool = False) -> IPNetwork:
+def plain_network(text: str, *, strict: bool = False) -> IPv4Network | IPv6Network:
     """The network; `strict` allows no bits behind the prefix length. Raises ValueError."""
     _refuse_zone(text)
     return ip_network(text, strict=strict)
 
 
-def can_be_reached(address: IPAddress) -> bool:
+def can_be_reached(address: IPv4Address | IPv6Address) -> bool:
     """Whether others can send to the address: it is one host's, and means the same everywhere."""
     if isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id):
         return False

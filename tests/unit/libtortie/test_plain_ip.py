@@ -13,6 +13,8 @@ from felix_shim.bird_input import _address_and_port
 from libtortie.datastore import crd_ipam, crd_node, ipam_codec
 from libtortie.errors import TortieError
 from libtortie.model import fields
+from libtortie.model.keys import parse_path
+from libtortie.model.names import block_of_name
 from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
 from libtortie.model.resources import IPPoolSpec
 
@@ -34,6 +36,8 @@ READERS: dict[str, Callable[[], object]] = {
     "a BGP peer": lambda: _address_and_port(ADDRESS),
     "a node's tunnel": lambda: crd_node._address(ADDRESS),
     "a block of the CRDs": lambda: crd_ipam._network("x", {"cidr": NETWORK}),
+    "a block's key": lambda: parse_path(f"/calico/ipam/v2/assignment/ipv6/block/fe80::{ZONE}-64"),
+    "a block's name": lambda: block_of_name(f"fe80--{ZONE}-64"),
     "a block": lambda: ipam_codec._network(NETWORK),
 }
 
