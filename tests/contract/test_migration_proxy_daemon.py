@@ -16,7 +16,15 @@ import pytest
 
 from libtortie.control_client import ask
 from libtortie.errors import Unavailable
-from tests.fakes.migration_proxies import KEY, Pki, Program, connect, short_directory, until
+from tests.fakes.migration_proxies import (
+    KEY,
+    Pki,
+    Program,
+    connect,
+    listens,
+    short_directory,
+    until,
+)
 
 PROGRAM = str(Path(sys.executable).with_name("tortie-migration-proxy"))
 
@@ -125,19 +133,11 @@ def test_its_page(daemon: Running) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as answer:
             return str(answer.read().decode())
 
-    until(lambda: _listens(port))
+    until(lambda: listens(port))
     assert page("/healthz") == "ok\n"
     assert f'tortie_migration_proxy_open_streams{{migration="{KEY}",side="target"}} 0' in page(
         "/metrics"
     )
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 120).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(

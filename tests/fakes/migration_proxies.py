@@ -229,6 +229,26 @@ def ended(sock: socket.socket) -> bool:
         return True
 
 
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there; a reset before this end is through was one, too."""
+    try:
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+    except ConnectionRefusedError:
+        return False
+    except ConnectionResetError:
+        return True
+    return True
+
+
+def turned_away(port: int) -> bool:
+    """Whether a connection is taken and ended; the listener may be quicker than this end."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as caller:
+            return ended(caller)
+    except ConnectionResetError:
+        return True
+
+
 def descriptors() -> int:
     """How many this process has."""
     return len(list(Path("/proc/self/fd").iterdir()))
