@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import click
 
-from lab.results import BenchRow, at_most, write
+from lab.results import BenchRow, at_most, conclude
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
 from tests.bench import ipam_cluster
@@ -151,11 +151,7 @@ def main(out: Path, nodes: int) -> None:
             except Failed as error:
                 raise click.ClickException(str(error)) from error
             rows += found
-    write(out, rows, figures)
-    for row in rows:
-        met = "met" if row.met else "NOT met"
-        click.echo(f"{row.what}: {row.ours} {row.unit} (target {row.target:g}, {met})")
-    sys.exit(0 if all(row.met for row in rows) else 1)
+    sys.exit(0 if conclude(out, rows, figures, click.echo) else 1)
 
 
 if __name__ == "__main__":

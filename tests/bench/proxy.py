@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import click
 
-from lab.results import BenchRow, at_least, at_most, write
+from lab.results import BenchRow, at_least, at_most, conclude
 from tests.bench.proxy_site import SOURCE, TARGET, Site, awaited, said
 from tests.bench.proxy_ways import Certificates, Way, haproxy, iperf3, ours, socat, status
 
@@ -249,11 +249,7 @@ def main(out: Path, mib: int, rounds: int, sessions: int) -> None:
     size = Size(mib << 20, rounds, sessions)
     with tempfile.TemporaryDirectory(prefix="bp-") as directory:
         rows, figures = measure(Path(directory), size, click.echo)
-    write(out, rows, figures)
-    for row in rows:
-        met = "met" if row.met else "NOT met"
-        click.echo(f"{row.what}: {row.ours} {row.unit} (target {row.target:g}, {met})")
-    sys.exit(0 if all(row.met for row in rows) else 1)
+    sys.exit(0 if conclude(out, rows, figures, click.echo) else 1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.bench_remains import processes_of
+
 ROOT = Path(__file__).parents[2]
 ROWS = (
     "plain, 1 stream; socat",
@@ -56,16 +58,7 @@ def left(process: subprocess.Popen[str], directory: Path) -> list[str]:
     """Files, namespaces, and processes that know its directory, live in them or are its own."""
     found = [str(path) for path in (directory / "t").iterdir()]
     found += [each.name for each in Path("/run/netns").glob(f"tt{process.pid}-*")]
-    for entry in Path("/proc").iterdir():
-        try:
-            line = (entry / "cmdline").read_text(errors="replace")
-            stat = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except (OSError, NotADirectoryError):
-            continue
-        known = str(directory / "t") in line or f"tt{process.pid}-" in line
-        if known or (len(stat) > 1 and stat[1] == str(process.pid)):
-            found.append(line)
-    return found
+    return found + processes_of(process.pid, str(directory / "t"), f"tt{process.pid}-")
 
 
 def test_each_row_is_there_and_nothing_is_left(directory: Path) -> None:
