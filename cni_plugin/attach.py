@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cni_plugin import annotations as wishes
-from cni_plugin import dataplane, endpoint, interfaces
+from cni_plugin import dataplane, endpoint, interfaces, mtu, profile
 from cni_plugin.addresses import NOBODY, Addresses, Giver, of_program, recorded
 from cni_plugin.annotations import wanted_addresses
 from cni_plugin.delegate import Delegate
@@ -25,14 +25,12 @@ from cni_plugin.undo import Undo
 from ipam.client import AddressRequest, Allocation
 from ipam.ownership import same_sandbox
 from ipam.pools import Lan
-from libtortie.errors import MigrationRefused, Unavailable
+from libtortie.errors import MigrationRefused, OwnerMismatch
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.ipam import Owner
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import WorkloadEndpoint
-
-FALLBACK_MTU = 1500
 
 Allocations = tuple[Allocation, ...]
 
@@ -70,7 +68,12 @@ class Attaching:
     def require_readable_wishes(self) -> None:
         """Refuse annotations that cannot be met, before anything is taken for the pod."""
         notes = self.workload.annotations
-        wishes.floating_addresses(notes, self.conf)
+        for held in self.ports.ipam.owners_of(wishes.floating_addresses(notes, self.conf)):
+            if held.handle_id != self.workload.handle_id:
+                raise OwnerMismatch(
+                    f"annotation {wishes.FLOATING}: {held.address} is already given to handle "
+                    f"{held.handle_id}: use addresses of no pool"
+                )
         wishes.source_prefixes(notes)
 
     def assign_addresses(self) -> Addresses:
@@ -149,7 +152,7 @@ class Attaching:
             host_name=self.place.host_name,
             ifname=self.args.ifname,
             netns=self.args.netns,
-            mtu=used_to.mtu or self._mtu(),
+            mtu=used_to.mtu or mtu.wanted(self.conf, p),
             mac=used_to.mac or workload.mac,
             addresses=got.own,
             host_routes=not workload.is_target,
@@ -191,7 +194,9 @@ class Attaching:
                 "delete endpoint",
                 lambda: endpoint.remove(p.store, place.key, place.container_id),
             )
-        endpoint.write(p.store, place.key, wanted, p.log)
+        if not place.pod:
+            profile.ensure(p.store, self.conf.name)
+        endpoint.write(p.store, place.key, wanted, p.log, before)
 
     def await_policy(self) -> None:
         """Wait for policy as long as the configuration says.
@@ -243,20 +248,5 @@ class Attaching:
             ),
             addresses=tuple(dataplane.as_interface(address) for address in got.own),
             routes=got.giver.routes,
-            dns=got.giver.dns,
+            dns=self.conf.dns.to_wire() or got.giver.dns,
         )
-
-    def _mtu(self) -> int:
-        """The configuration's, else the agent's file, else the default route's link, else 1500."""
-        if self.conf.mtu:
-            return self.conf.mtu
-        file = self.ports.mtu_file
-        try:
-            text = file.read_text().strip()
-        except OSError:
-            text = ""
-        if text.isascii() and text.isdigit() and 0 < int(text) <= 65535:
-            return int(text)
-        if self.conf.require_mtu_file:
-            raise Unavailable(f"require_mtu_file: {file} names no MTU: is tortie-node running?")
-        return dataplane.default_route_mtu(self.ports.kernel) or FALLBACK_MTU

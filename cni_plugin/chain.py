@@ -55,6 +55,12 @@ class Previous:
         numbers = range(len(self.interfaces))
         return next((self.interfaces[n] for n in numbers if self._is_in_sandbox(n, ifname)), None)
 
+    def mtu_of(self, host: str) -> int:
+        """The MTU of the node's interface of this name; 0 where it is not told."""
+        named = (one for one in self.interfaces if one.get("name") == host)
+        found = next((one.get("mtu") for one in named if not one.get("sandbox")), None)
+        return found if isinstance(found, int) else 0
+
     def _is_in_sandbox(self, index: object, ifname: str) -> bool:
         if not isinstance(index, int) or not 0 <= index < len(self.interfaces):
             return False

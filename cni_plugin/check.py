@@ -1,8 +1,8 @@
 """CHECK: is the attachment still what ADD made? Says everything that differs, not the first thing.
 
-Compares the previous result, the endpoint, both ends of the veth with their sysctls, addresses and
-routes, the packet filter's rules, and the owners in IPAM. What plugins later in the chain did is
-theirs: more addresses, interfaces and routes than ours are no difference.
+Compares the previous result, the endpoint, both ends of the veth with their MTU, sysctls,
+addresses and routes, the packet filter's rules, and the owners in IPAM. What plugins later in the
+chain did is theirs: more addresses, interfaces and routes than ours are no difference.
 
 A VM's launcher is allowed what KubeVirt's bridge binding does to it: the pod's end of the veth
 is renamed and enslaved, its address moves to a device that stands in for it. And a VM's host
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_interface
 
-from cni_plugin import chain, dataplane, endpoint, interfaces
+from cni_plugin import chain, dataplane, endpoint, interfaces, mtu
 from cni_plugin.addresses import giver_of
 from cni_plugin.delegate import DelegateFailed
 from cni_plugin.endpoint import Place
@@ -45,7 +45,7 @@ def check(ports: Ports, place: Place, args: CmdArgs, conf: NetConf) -> None:
     stored = _endpoint(ports, place, args)
     found = [
         *_result(before, stored, args),
-        *_links(ports, place, stored, args, conf),
+        *_links(ports, place, stored, args, conf, before=before),
         *_policy(ports, place, stored),
     ]
     try:
@@ -89,7 +89,13 @@ def _result(before: chain.Previous, stored: WorkloadEndpoint, args: CmdArgs) -> 
 
 
 def _links(
-    ports: Ports, place: Place, stored: WorkloadEndpoint, args: CmdArgs, conf: NetConf
+    ports: Ports,
+    place: Place,
+    stored: WorkloadEndpoint,
+    args: CmdArgs,
+    conf: NetConf,
+    *,
+    before: chain.Previous,
 ) -> Iterator[str]:
     name = endpoint.host_name_of(stored, place)
     host = ports.kernel.link(name)
@@ -100,6 +106,9 @@ def _links(
         yield f"interface {name} is down"
     if host.mac != names.HOST_SIDE_MAC:
         yield f"interface {name} has MAC {host.mac}, not {names.HOST_SIDE_MAC}"
+    noted = stored.metadata.annotations.get(names.ANNOTATION_MTU, "")
+    right = mtu.expected(before, name, noted, conf, ports)
+    yield from mtu.host_difference(host, right)
     addresses = endpoint.addresses_of(stored)
     ipv6 = 6 in _versions(addresses)
     yield from _sysctls(ports.kernel, dataplane.host_sysctls(name, ipv6=ipv6), "the node")
@@ -111,7 +120,7 @@ def _links(
         reached = interfaces.destinations(ports.store, conf, giver_of(stored), way_out=way_out)
         versions = _versions(addresses)
         routes = dataplane.pod_routes(args.ifname, versions, reached, way_out=way_out)
-        yield from _pod_side(inside, host, stored, args, routes)
+        yield from _pod_side(inside, host, stored, args, routes, right=right)
     finally:
         inside.close()
 
@@ -122,6 +131,8 @@ def _pod_side(
     stored: WorkloadEndpoint,
     args: CmdArgs,
     routes: tuple[Route, ...],
+    *,
+    right: mtu.Expected,
 ) -> Iterator[str]:
     peer = next((link for link in inside.links() if link.ifindex == host.peer_ifindex), None)
     if peer is None or peer.peer_ifindex != host.ifindex:
@@ -136,6 +147,7 @@ def _pod_side(
         yield f"{args.ifname} is down"
     if stored.spec.mac and peer.mac != stored.spec.mac:
         yield f"{args.ifname} has MAC {peer.mac}, not {stored.spec.mac}"
+    yield from mtu.pod_difference(peer, right)
     addresses = endpoint.addresses_of(stored)
     versions = _versions(addresses)
     actual = {str(address) for address in inside.addresses(args.ifname)}

@@ -173,9 +173,27 @@ def wire(
     Raises `AttachmentConflict` when another workload's route is in the way, `KernelError`.
     """
     in_the_way = _routes_in_the_way(kernel, plan)
+    inside = namespaces.open(plan.netns)
+    try:
+        ends = _wire_ends(kernel, inside, plan, undo, log)
+    finally:
+        inside.close()
+    if plan.host_routes:
+        for address in plan.addresses:
+            kernel.ensure_route(host_route(address, plan.host_name))
+        for route in in_the_way:
+            kernel.delete_route(route)
+            log("route_replaced", dst=str(route.dst), was=route.ifname, now=plan.host_name)
+    return ends
+
+
+def _wire_ends(
+    kernel: Kernel, inside: Kernel, plan: Attachment, undo: Undo, log: Log
+) -> tuple[Link, Link]:
+    """The pair and what is on either end of it, but for the host's routes."""
     before = kernel.link(plan.host_name)
     undo.push("delete veth", lambda: _delete_if_new(kernel, plan.host_name, before))
-    host, pod = kernel.ensure_veth(
+    ends = kernel.ensure_veth(
         VethPair(
             host_name=plan.host_name,
             host_mac=HOST_SIDE_MAC,
@@ -185,21 +203,16 @@ def wire(
             pod_mac=plan.mac,
             queues=plan.queues,
             alias=plan.alias,
-        )
+        ),
+        inside,
     )
     _apply(kernel, host_sysctls(plan.host_name, ipv6=plan.has_ipv6), log)
     if plan.has_ipv6:
         _enable_ipv6(kernel, plan.host_name)
         kernel.ensure_address(plan.host_name, HOST_LINK_LOCAL)
     _ensure_gateway_is_routable(kernel)
-    _wire_pod(namespaces, plan, log)
-    if plan.host_routes:
-        for address in plan.addresses:
-            kernel.ensure_route(host_route(address, plan.host_name))
-        for route in in_the_way:
-            kernel.delete_route(route)
-            log("route_replaced", dst=str(route.dst), was=route.ifname, now=plan.host_name)
-    return host, pod
+    _wire_pod(inside, plan, log)
+    return ends
 
 
 def _ensure_gateway_is_routable(kernel: Kernel) -> None:
@@ -218,20 +231,20 @@ def _delete_if_new(kernel: Kernel, name: str, before: Link | None) -> None:
         kernel.delete_link(name)
 
 
-def _wire_pod(namespaces: Namespaces, plan: Attachment, log: Log) -> None:
-    inside = namespaces.open(plan.netns)
-    try:
-        sysctls = pod_sysctls(plan.ifname, ipv6=plan.has_ipv6, forwarding=plan.forwarding)
-        _apply(inside, sysctls, log)
-        if plan.has_ipv6:
-            _enable_ipv6(inside, plan.ifname)
-        routes = pod_routes(plan.ifname, plan.versions, plan.destinations, way_out=plan.way_out)
-        for route in routes:
-            inside.ensure_route(route)
-        for address in plan.addresses:
-            inside.ensure_address(plan.ifname, as_interface(address))
-    finally:
-        inside.close()
+def _wire_pod(inside: Kernel, plan: Attachment, log: Log) -> None:
+    inside.visit(lambda: _set_up_pod(inside, plan, log))
+    routes = pod_routes(plan.ifname, plan.versions, plan.destinations, way_out=plan.way_out)
+    for route in routes:
+        inside.ensure_route(route)
+    for address in plan.addresses:
+        inside.ensure_address(plan.ifname, as_interface(address))
+
+
+def _set_up_pod(inside: Kernel, plan: Attachment, log: Log) -> None:
+    sysctls = pod_sysctls(plan.ifname, ipv6=plan.has_ipv6, forwarding=plan.forwarding)
+    _apply(inside, sysctls, log)
+    if plan.has_ipv6:
+        _enable_ipv6(inside, plan.ifname)
 
 
 def _enable_ipv6(kernel: Kernel, ifname: str) -> None:

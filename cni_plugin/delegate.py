@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cni_plugin import foreign_json
+from cni_plugin.calls import note
 from cni_plugin.child import Finished
 from cni_plugin.errors import InvalidConfig, NotReady, Refusal
 from cni_plugin.skel import CmdArgs
@@ -116,13 +117,13 @@ class Delegate:
         if args is None and self._spoken(program, env) != version:
             return b""  # GC and STATUS came with that version
         body = self._body(verb)
-        done = self.run(program, env, _encoded(body, version))
+        done = self._ran(program, env, _encoded(body, version))
         error = _error(done)
         if args is not None and error is not None and error["code"] == _INCOMPATIBLE:
             version = self._spoken(program, env)
             if verb == "CHECK" and version in _BEFORE_CHECK:
                 return b""
-            done = self.run(program, env, _encoded(body, version))
+            done = self._ran(program, env, _encoded(body, version))
             error = _error(done)
         if error is None:
             return done.stdout
@@ -130,9 +131,16 @@ class Delegate:
             return b""
         raise _raised(self.kind, verb, error)
 
+    def _ran(self, program: Path, env: Mapping[str, str], stdin: bytes) -> Finished:
+        """Run it. What it says on standard error is told in the call's line of the log."""
+        done = self.run(program, env, stdin)
+        if said := done.stderr.decode(errors="replace").strip():
+            note(ipam_said=said[:_LONGEST])
+        return done
+
     def _spoken(self, program: Path, env: Mapping[str, str]) -> str:
         """The newest version that both speak, not above the configuration's."""
-        done = self.run(program, {**env, "CNI_COMMAND": "VERSION"}, b'{"cniVersion":"0.4.0"}')
+        done = self._ran(program, {**env, "CNI_COMMAND": "VERSION"}, b'{"cniVersion":"0.4.0"}')
         try:
             spoken = set(foreign_json.loads(done.stdout)["supportedVersions"])
         except (ValueError, TypeError, KeyError) as error:

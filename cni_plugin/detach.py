@@ -7,22 +7,17 @@ best proof, because it is as old as the link; a record may be of the sandbox bef
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
 from cni_plugin import endpoint, interfaces, seats
 from cni_plugin.calls import ENDPOINT, IPAM, WIRING, phase
 from cni_plugin.endpoint import Place
 from cni_plugin.identity import VMIdentity, Workload
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
-from libtortie.errors import NotFound, Unavailable
+from libtortie.errors import NotFound
 from libtortie.kube.objects import LAUNCHER_PREFIX
 from libtortie.linux.port import Link
 from libtortie.model import names
 from libtortie.model.resources import WorkloadEndpoint
-
-UNWIRE_SECONDS = 20.0
 
 
 def tear_down(
@@ -82,7 +77,7 @@ def _is_ours(
 
 def remove_link(ports: Ports, link: Link) -> None:
     """Delete a link, in bounded time."""
-    _bounded(lambda: ports.kernel.delete_link(link.name), f"deleting interface {link.name}")
+    ports.kernel.delete_link(link.name)
 
 
 def _leads_into(ports: Ports, host: Link, netns: str) -> bool:
@@ -133,23 +128,3 @@ def release_container(ports: Ports, handle: str, args: CmdArgs) -> None:
             ports.log("handle_of_another", container_id=args.container_id, handle_id=handle)
             return
     ports.ipam.release(handle)
-
-
-def _bounded(work: Callable[[], object], what: str, seconds: float | None = None) -> None:
-    """Run `work` on a thread; `Unavailable` when it takes longer (the kernel may block)."""
-    limit = UNWIRE_SECONDS if seconds is None else seconds
-    outcome: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, name="unwire", daemon=True)
-    thread.start()
-    thread.join(limit)
-    if thread.is_alive():
-        raise Unavailable(f"{what} takes longer than {limit:g} s")
-    if outcome:
-        raise outcome[0]

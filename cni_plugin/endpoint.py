@@ -210,28 +210,42 @@ def addresses_of(endpoint: WorkloadEndpoint) -> frozenset[str]:
         raise Malformed(f"WorkloadEndpoint {endpoint.metadata.name}: {error}") from None
 
 
-def write(store: Datastore, key: ResourceKey, endpoint: WorkloadEndpoint, log: Log) -> None:
+def write(
+    store: Datastore,
+    key: ResourceKey,
+    endpoint: WorkloadEndpoint,
+    log: Log,
+    before: Record | None = None,
+) -> None:
     """Create or replace; a repeat of the same sandbox keeps the first one's time of creation.
 
-    A record that cannot be read is replaced, or it would keep its pod's name from the node.
+    `before` is what was read a moment ago. A record that cannot be read is replaced, or it would
+    keep its pod's name from the node.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            try:
-                current = store.get(key)
-            except NotFound:
+            if attempt:
+                before = _writable(store, key, log)
+            if before is None:
                 store.create(key, endpoint)
-                return
-            except Malformed as error:
-                log("unreadable_endpoint_replaced", name=key.name, error=str(error))
-                store.delete(key)
-                store.create(key, endpoint)
-                return
-            store.update(key, _aged(endpoint, current), current.revision)
+            else:
+                store.update(key, _aged(endpoint, before), before.revision)
             return
         except (AlreadyExists, Conflict, NotFound):
             if attempt == _ATTEMPTS - 1:
                 raise
+
+
+def _writable(store: Datastore, key: ResourceKey, log: Log) -> Record | None:
+    """What is stored, or None when there is nothing, not any more."""
+    try:
+        return store.get(key)
+    except NotFound:
+        return None
+    except Malformed as error:
+        log("unreadable_endpoint_replaced", name=key.name, error=str(error))
+        store.delete(key)
+        return None
 
 
 def _aged(endpoint: WorkloadEndpoint, current: Record) -> WorkloadEndpoint:

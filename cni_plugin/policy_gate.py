@@ -12,7 +12,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +55,10 @@ class Watch(Protocol):
 
 
 class FilePolicyGate:
-    """`PolicyGate` over the agent's status files; `table_probe` answers `ready`."""
+    """`PolicyGate` over the agent's status files; `table_probe` answers `ready`.
+
+    What waits is inside `at_rest` meanwhile.
+    """
 
     def __init__(
         self,
@@ -65,12 +68,14 @@ class FilePolicyGate:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         watch: Callable[[Path], Watch] = DirectoryWatch,
+        at_rest: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._status_dir = status_dir
         self._table_probe = table_probe
         self._monotonic = monotonic
         self._sleep = sleep
         self._watch = watch
+        self._at_rest = at_rest
 
     def ready(self) -> bool:
         """Whether an agent has programmed the kernel's table."""
@@ -83,6 +88,7 @@ class FilePolicyGate:
             return True
         deadline = Deadline(timeout, self._monotonic)
         with ExitStack() as stack:
+            stack.enter_context(self._at_rest())
             watch = self._watched(stack)
             while not _names(path, container_id):
                 step = deadline.step(POLL if watch is None else LOOK)

@@ -14,6 +14,7 @@ from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
 from cni_plugin import shim
+from cni_plugin.rooted import below
 from libtortie.errors import InvalidInput, NotFound
 
 NATIVE = Path(shim.__file__).with_name("shim.bin")
@@ -46,7 +47,7 @@ def program(
     """
     if front is Front.NATIVE or (front is Front.AUTO and _fits(NATIVE)):
         return native_executable(socket, fallback)
-    if not os.access(root / python.lstrip("/"), os.X_OK):
+    if not os.access(below(root, python), os.X_OK):
         raise NotFound(f"{python} is not an executable Python: name one with --python")
     return executable(socket, fallback, python)
 

@@ -198,6 +198,27 @@ def _network(value: object) -> IPNetwork:
         raise ValueError(f"runtimeConfig.ipRanges: subnet: {error}") from None
 
 
+class DNSConf(Strict):
+    """`dns`: what the network says of name servers; it is passed to the runtime in ADD's result."""
+
+    nameservers: tuple[str, ...] = ()
+    domain: str = ""
+    search: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    @field_validator("nameservers")
+    @classmethod
+    def _are_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            ip_address(text)
+        return value
+
+    def to_wire(self) -> dict[str, Any]:
+        """The object of the CNI specification; empty where nothing is said."""
+        told = self.model_dump(exclude_defaults=True)
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in told.items()}
+
+
 class FeatureControl(Strict):
     """`feature_control`: what pods may ask for only where the cluster's operator allows it."""
 

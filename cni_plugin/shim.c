@@ -1,9 +1,7 @@
-/* The CNI executable in C: what shim.py promises, for nodes without a fitting Python and for
- * latency. It carries one request to the agent and its answer back, and knows no CNI verb.
+/* The CNI executable in C: what shim.py promises, without Python. Every size is bounded before use.
  * - Nobody listens (ENOENT, ECONNREFUSED): run the fallback in our place; stdin is still unread.
- * - Anything else is CNI error 11, "try again later": once bytes were sent the agent may have done
- *   the work, and running it a second time beside it is what must never happen.
- * - Every size is bounded before use. The frame is frame.py's; one test suite has both shims. */
+ * - Anything else is CNI error 11, "try again" (STATUS: 50, soon): once bytes were sent the agent
+ *   may have done the work, and running it a second time beside it is what must never happen. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#define ASKED_STATUS (getenv("CNI_COMMAND") && strcmp(getenv("CNI_COMMAND"), "STATUS") == 0)
 enum { MAX_BODY = 4 << 20, MAX_STDIN = MAX_BODY / 2, HEAD = 12, TICKS = 100 };
 
 /* Set by the installer in the finished file: neither const nor static, so never compiled in. */
@@ -49,17 +48,16 @@ static _Noreturn void finish(const char *output, size_t size, int status) {
 
 /* The configuration's cniVersion by its bytes; 1.0.0 when there is none to be seen. */
 static const char *version(void) {
-    static char found[64], quote;
+    static char at[64], end;
     const char *key = memmem(input, input_size, "\"cniVersion\"", 12);
-    int whole = key && sscanf(key + 12, " : \"%63[0-9.]%c", found, &quote) == 2 && quote == '"';
-    return whole ? found : "1.0.0";
+    return key && sscanf(key + 12, " : \"%63[0-9.]%c", at, &end) == 2 && end == '"' ? at : "1.0.0";
 }
 
 /* Print a CNI error and end with status 1. */
 static _Noreturn void fail(int code, const char *format, ...) {
-    char output[1200];
-    char *text = output + sprintf(output, "{\"cniVersion\":\"%s\",\"code\":%d,\"msg\":\"",
-                                  version(), code);
+    char output[1200], *text = output;
+    text += sprintf(output, "{\"cniVersion\":\"%s\",\"code\":%d,\"msg\":\"", version(),
+                    code == 11 && ASKED_STATUS ? 50 : code);
     va_list values;
     va_start(values, format);
     vsnprintf(text, 1000, format, values);
@@ -89,8 +87,8 @@ static int connected(char **arguments) {
     int error = errno, absent = error == ENOENT || error == ECONNREFUSED;
     if (absent)
         execv(arguments[0] = constants.fallback, arguments);
-    const char *why = errno == ENOENT && access(constants.fallback, F_OK) == 0
-                          ? "its interpreter is missing" : strerror(errno);
+    int there = errno == ENOENT && access(constants.fallback, F_OK) == 0;
+    const char *why = there ? "its interpreter is missing" : strerror(errno);
     read_input(); /* for its cniVersion */
     if (!absent)
         fail(11, "the agent at %s is not answering: %s", constants.socket, strerror(error));
@@ -136,6 +134,8 @@ int main(int count, char **arguments) {
     int sock = connected(arguments);
     read_input();
     size_t size = gather(environ);
+    if (ASKED_STATUS)
+        sprintf(constants.deadline, "%g", atof(constants.deadline) / 5);
     memcpy(frame.magic, "TTR1", 4);
     frame.first = htonl((uint32_t)(4 + size + input_size)), frame.second = htonl((uint32_t)size);
     clock_t end = times(NULL) + (clock_t)(atof(constants.deadline) * TICKS);

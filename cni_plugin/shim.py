@@ -2,12 +2,11 @@
 """The CNI executable: carry one request to the agent and its answer back. Nothing else.
 
 Python's start-up is the floor of every pod's start, so this file imports os, sys and _socket
-only (a test holds `sys.modules` to a list), parses no JSON and knows no CNI verb. `shim.c` is
-the same in C.
+only (a test holds `sys.modules` to a list) and parses no JSON. `shim.c` is the same in C.
 
 - Nobody listens (ENOENT, ECONNREFUSED): run the fallback in our place; stdin is still unread.
-- Anything else, above all once bytes were sent: CNI error 11, "try again later". The agent may
-  have done the work; running it a second time beside it is what must never happen.
+- Anything else, above all once bytes were sent: CNI error 11, "try again later" (STATUS: 50, and
+  soon). The agent may have done the work; running it a second time must never happen.
 """
 
 import _socket
@@ -17,11 +16,13 @@ import sys
 SOCKET = "/run/tortie/cni.sock"
 FALLBACK = "/opt/tortie/bin/tortie-cni"
 DEADLINE = 170.0  # seconds for the exchange: kubelet gives a sandbox 240
+ASKED = os.environ.get("CNI_COMMAND") == "STATUS"
 MAX_BODY = 4 << 20
 
 
 def fail(message: str, stdin: bytes = b"", code: int = 11) -> None:
-    """Print a CNI error and end with status 1."""
+    """Print a CNI error and end."""
+    code = 50 if ASKED and code == 11 else code
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in message)
     text = f'{{"cniVersion":"{version_of(stdin)}","code":{code},"msg":"{plain}"}}\n'
     finish(text.encode(), 1)
@@ -48,7 +49,7 @@ def finish(output: bytes, status: int) -> None:
 
 
 def open_standard_files() -> None:
-    """One of the three that is closed would become the socket's."""
+    """A closed one would become the socket's."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -125,7 +126,8 @@ def main() -> None:
     sock = connect(sys.argv[1:])
     stdin = read_stdin()
     frame = request(stdin)
-    end = os.times()[4] + DEADLINE
+    seconds = DEADLINE / 5 if ASKED else DEADLINE
+    end = os.times()[4] + seconds
     try:
         sock.sendall(frame)
         head = receive(sock, 12, end)
@@ -134,7 +136,7 @@ def main() -> None:
             fail("the agent answered with something that is not a frame of ours", stdin)
         body = receive(sock, size, end)
     except TimeoutError:
-        fail(f"the agent did not answer within {DEADLINE:g} seconds", stdin)
+        fail(f"the agent did not answer within {seconds:g} seconds", stdin)
     except OSError:
         fail("the agent broke the connection; what it did will be completed by a retry", stdin)
     finish(body, min(int.from_bytes(head[4:8], "big"), 255))

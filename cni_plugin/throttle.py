@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from libtortie.kube.objects import KubeObject
-from libtortie.kube.port import KubeReader
+from libtortie.kube.port import KubeReader, at_once
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -55,16 +55,16 @@ class Throttled:
             model, namespace, label_selector=label_selector, field_selector=field_selector
         )
 
-    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+    def pages(
+        self, model: type[T], namespace: str = "", *, before: Callable[[], None] = at_once
+    ) -> Iterator[tuple[tuple[T, ...], str]]:
         """Objects a page at a time, each when it is its turn."""
-        pages = self._inner.pages(model, namespace)
-        while True:
+
+        def turn() -> None:
+            before()
             self._wait()
-            try:
-                page = next(pages)
-            except StopIteration:
-                return
-            yield page
+
+        return self._inner.pages(model, namespace, before=turn)
 
     def _wait(self) -> None:
         with self._lock:

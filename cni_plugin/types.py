@@ -23,6 +23,7 @@ from cni_plugin.sections import (
     OWN_IPAM,
     ContainerSettings,
     DataplaneOptions,
+    DNSConf,
     FeatureControl,
     IPAMConf,
     KubernetesConf,
@@ -94,6 +95,7 @@ class NetConf(Strict):
     container_settings: ContainerSettings = ContainerSettings()
     feature_control: FeatureControl = FeatureControl()
     readiness_gates: tuple[str, ...] = ()
+    dns: DNSConf = DNSConf()
     dataplane_options: DataplaneOptions = DataplaneOptions()
     policy_setup_timeout_seconds: float = Field(default=0, ge=0, le=120, allow_inf_nan=False)
     policy_setup_on_timeout: Literal["continue", "fail"] = "continue"
@@ -251,6 +253,8 @@ def parse_conf(stdin: bytes, path: str = "") -> NetConf:
     for alias in VALID_ATTACHMENTS:
         if alias in data:  # Go writes an empty list as null
             fields.setdefault(VALID_ATTACHMENTS[0], [] if data[alias] is None else data[alias])
+    if data.get("type", OWN_TYPES[0]) not in OWN_TYPES:
+        fields.pop("dns", None)  # that plugin's
     delegated = _delegated(data)
     if delegated:
         del fields["ipam"]  # all of it is that program's
@@ -288,7 +292,7 @@ _REFUSED = {
 }
 """Keys of Calico's that could only be ignored, and why."""
 
-_RUNTIME_KEYS = frozenset({"capabilities", "args", "dns", "ipMasq", "cniVersions", "disableCheck"})
+_RUNTIME_KEYS = frozenset({"capabilities", "args", "ipMasq", "cniVersions", "disableCheck"})
 _NOT_LINUX = re.compile(r"(windows|vxlan)_\w+|mode|DNS|policies")
 """Keys that Calico reads on Windows only."""
 
@@ -306,6 +310,11 @@ def _require_known(data: Mapping[str, Any]) -> None:
     """
     if data.get("type", OWN_TYPES[0]) not in OWN_TYPES:
         return
+    if data.get("ipMasq"):
+        raise UnsupportedField(
+            f"unsupported key ipMasq with value {short(data['ipMasq'])}: this plugin masquerades "
+            "nothing; remove it"
+        )
     for key, value in data.items():
         if key in _REFUSED:
             raise UnsupportedField(f"unsupported key {short(key)}: {_REFUSED[key]}")
@@ -413,7 +422,7 @@ class Result:
             out["interfaces"] = [_interface(item, version) for item in self.interfaces]
         out["ips"] = [self._ip(address, version) for address in self.addresses]
         if self.routes:
-            out["routes"] = [dict(route) for route in self.routes]
+            out["routes"] = [_route(route, version) for route in self.routes]
         out["dns"] = dict(self.dns or {})
         return out
 
@@ -426,7 +435,7 @@ class Result:
     def _oldest(self, address: IPInterface) -> dict[str, Any]:
         """Before 0.3.0 a family was an object, with its routes in it."""
         family = address.version
-        routes = [dict(r) for r in self.routes if _version(r["dst"]) == family]
+        routes = [_route(r, OLDEST_VERSION) for r in self.routes if _version(r["dst"]) == family]
         return {
             "ip": str(address),
             **self._gateway(address),
@@ -436,6 +445,15 @@ class Result:
     def _gateway(self, address: IPInterface) -> dict[str, str]:
         found = next((one for one in self.gateways if one.version == address.version), None)
         return {"gateway": str(found)} if found else {}
+
+
+_ROUTE_SINCE_1_1 = frozenset({"mtu", "advmss", "priority", "table", "scope"})
+"""Keys of a route that earlier versions do not have."""
+
+
+def _route(route: Mapping[str, Any], version: str) -> dict[str, Any]:
+    unknown = frozenset[str]() if version == "1.1.0" else _ROUTE_SINCE_1_1
+    return {key: value for key, value in route.items() if key not in unknown}
 
 
 def _version(cidr: object) -> int:

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from ipaddress import ip_network
@@ -58,7 +59,7 @@ class SharedParts:
 
     `table_ready` says whether the agent's packet filter is in the kernel. `ipam` is shared
     because its lock keeps one node's allocations from racing. `agreement` refuses configurations
-    that mean another datastore or API.
+    that mean another datastore or API. A call is `at_rest` while it waits for policy.
     """
 
     store: Datastore
@@ -75,6 +76,7 @@ class SharedParts:
     run: Run = run_program
     reaches: Callable[[str], bool] = answers_well
     agent_listens: Callable[[], bool] = it_is_asked_by_one
+    at_rest: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def build_plugin(
@@ -102,7 +104,9 @@ def _ports(conf: NetConf, parts: SharedParts) -> Ports:
         store=parts.store,
         kernel=parts.kernel,
         namespaces=parts.namespaces,
-        policy=FilePolicyGate(Path(conf.endpoint_status_dir), parts.table_ready),
+        policy=FilePolicyGate(
+            Path(conf.endpoint_status_dir), parts.table_ready, at_rest=parts.at_rest
+        ),
         locks=parts.locks,
         node=parts.node,
         now=_now,

@@ -114,21 +114,25 @@ def _parser() -> argparse.ArgumentParser:
         help="the cluster really has no pods or nodes, or others than IPAM knows; otherwise such "
         "lists free nothing",
     )
-    gc.add_argument(
+    _add_metrics(gc)
+    gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    return parser
+
+
+def _add_metrics(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--metrics-port",
         type=_port,
         default=0,
         metavar="PORT",
         help="serve Prometheus at /metrics of this port, without --once (default: no)",
     )
-    gc.add_argument(
+    command.add_argument(
         "--metrics-host",
         default="",
         metavar="ADDRESS",
         help="where that port is (default: all addresses)",
     )
-    gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    return parser
 
 
 def _collector(at: Connection, options: argparse.Namespace, stop: threading.Event) -> Collector:

@@ -22,37 +22,36 @@ import click
 
 from cni_plugin.agreement import Agreement
 from cni_plugin.calls import CallMetrics
-from cni_plugin.durable import replace_file
 from cni_plugin.frame import Request, Response
 from cni_plugin.locks import FileLocks
 from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
-from felix_shim.bgp import BirdInput, render_bird
+from felix_shim.bird_daemon import bird_runner, raises_source
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig, load_config
+from felix_shim.courtesy import Courtesy
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
-from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Announcements
-from felix_shim.drivers.bird import Bird
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.status_files import StatusFiles
+from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
 from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
-from felix_shim.lanes import ThreadLane
+from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
 from felix_shim.node import register
-from felix_shim.outlets import LANES, Outlets
+from felix_shim.outlets import LANES, POLITE, Outlets
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
@@ -60,6 +59,7 @@ from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.pod_labels import start_pod_labels
 from felix_shim.policy import PolicySet
 from felix_shim.policy_source import policy_kinds, start_policy_sources
+from felix_shim.proxy_keeper import ProxyKeeper, proxy_command
 from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
 from felix_shim.startup import StartUp
@@ -80,6 +80,7 @@ from libtortie.model.ipam import IPAddress
 from libtortie.signals import set_on
 
 DEFAULT_CONFIG = "/etc/tortie/node.yaml"
+DEFAULT_PROXY_CONFIG = "/etc/tortie/migration-proxy.yaml"
 SWITCH_INTERVAL = 0.0005
 """Seconds. Python's default of 5 ms would let a busy thread hold up a sign of a VM for as long."""
 STOP_SECONDS = 20.0
@@ -130,10 +131,18 @@ class Hands:
     help="Make this node's SQLite file, or accept the one that is there, in place of the one this "
     "node remembers; then exit.",
 )
-def main(path: str, init: bool) -> None:
+@click.option(
+    "--migration-proxy",
+    "proxy",
+    is_flag=True,
+    help=f"Run this node's migration proxy too (by default with {DEFAULT_PROXY_CONFIG}).",
+)
+def main(path: str, init: bool, proxy: bool) -> None:
     """The node agent: serves CNI, programs policy and routes, follows live migrations."""
     try:
         config = load_config(path or DEFAULT_CONFIG, required=bool(path), environ=os.environ)
+        if proxy and not config.migration_proxy:
+            config = config.model_copy(update={"migration_proxy": DEFAULT_PROXY_CONFIG})
         if init:
             click.echo(_init_datastore(config))
             return
@@ -229,7 +238,11 @@ def _live(parts: Parts) -> None:
     """Start every thread in dependency order, serve until the end, stop in reverse."""
     crew, log = parts.crew, parts.log
     inbox = Inbox()
-    lanes = {name: ThreadLane(name, inbox.post) for name in LANES}
+    courtesy = Courtesy()
+    lanes = {
+        name: ThreadLane(name, inbox.post, courtesy.give_way if name in POLITE else at_once)
+        for name in LANES
+    }
     for name, lane in lanes.items():
         crew.start(f"lane-{name}", lane.run, lane.stop)
     watchdog = Watchdog(lanes, log)
@@ -239,7 +252,7 @@ def _live(parts: Parts) -> None:
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
-    raises = _raises_source(parts, inbox)
+    raises = raises_source(parts.config, inbox.post, parts.log)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
     peering = start_peering(parts.config, parts.address.address.ip, crew, log)
     parts = replace(parts, metrics=(*parts.metrics, *peering.metrics))
@@ -262,7 +275,7 @@ def _live(parts: Parts) -> None:
     if parts.kube is not None:
         start_policy_sources(parts.config, parts.kube, crew, inbox.post, log)
     try:
-        _serve(parts, ipam, reconciler)
+        _serve(parts, ipam, reconciler, courtesy)
     finally:
         left = crew.dismiss(STOP_SECONDS)
         if left:
@@ -284,7 +297,7 @@ def _collect_addresses(parts: Parts, kube: HttpKubeClient) -> None:
     parts.crew.start("follow-VirtualMachine", deleted.run, deleted.stop)
 
 
-def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
+def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Courtesy) -> None:
     """Answer CNI requests from the moment that policy is in the kernel, until the end."""
     crew, log, run_dir = parts.crew, parts.log, Path(parts.config.run_dir)
     while not reconciler.rules_ready:
@@ -302,6 +315,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         locks=FileLocks(run_dir / "locks"),
         mtu_file=parts.config.mtu_file,
         agreement=_agreement(parts),
+        at_rest=courtesy.at_rest,
     )
 
     calls = CallMetrics()
@@ -309,7 +323,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         server = MetricsServer(
             parts.config.metrics_host,
             parts.config.metrics_port,
-            (*calls.all(), *reconciler.gate.metrics(), *parts.metrics),
+            (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics(), *parts.metrics),
             serving=lambda port: log.info("metrics_serving", port=port),
             trouble=Complaint(log, "metrics_not_served").about,
         )
@@ -319,7 +333,8 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         return build_plugin(conf, shared=shared)
 
     def answer(request: Request) -> Response:
-        return dispatch(request.env, request.stdin, build, log=log.event, observe=calls.observe)
+        with courtesy.request():
+            return dispatch(request.env, request.stdin, build, log=log.event, observe=calls.observe)
 
     cni = CNIServer(parts.config.cni_socket, answer, crew.spawn, log)
     cni.open()
@@ -330,10 +345,25 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler) -> None:
         crew.start("node-condition", condition.run, condition.stop)
     if parts.kube is not None:
         _collect_addresses(parts, parts.kube)
+    proxy = _keep_proxy(parts)
     spare_collector()
     crew.over.wait()
+    if proxy is not None:
+        proxy.stop()  # everybody serves on meanwhile: the migrations it drains need us
     if not cni.stop():
         log.warning("cni_requests_left")
+
+
+def _keep_proxy(parts: Parts) -> ProxyKeeper | None:
+    """The migration proxy, if it was asked for."""
+    config, crew = parts.config, parts.crew
+    if not config.migration_proxy:
+        return None
+    control = Path(config.run_dir) / "migration-proxy.sock"
+    command = proxy_command(config.migration_proxy, control, parts.node)
+    keeper = ProxyKeeper(command, control, parts.log, lambda: crew.failed)
+    crew.start("migration-proxy", keeper.run, keeper.stop)
+    return keeper
 
 
 def _agreement(parts: Parts) -> Agreement:
@@ -371,16 +401,13 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
     nft = Nftables()
     files = StatusFiles(config.status_dir)
     state = StateFile(config.state_file, boot_id())
-    uplinks = parts.start_up.uplinks()
+    settings = NodeSettings(parts.kernel, tuple(parts.start_up.uplinks()))
     gateways = Complaint(parts.log, "ipv6_gateway_missing")
 
-    def apply_policy(rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
-        sysctls.ensure_node(parts.kernel)
-        if rules.ipv6_interfaces:
-            sysctls.ensure_ipv6(parts.kernel, uplinks)
-        failed = sysctls.ensure_workloads(parts.kernel, interfaces)
+    def apply_policy(rules: PolicySet, wires: Wires) -> frozenset[str]:
+        failed = settings.ensure(wires, rules.ipv6_interfaces)
         nft.apply(rules)
-        gateways.about(sysctls.ensure_gateways(parts.kernel, rules.ipv6_interfaces))
+        gateways.about(ensure_gateways(parts.kernel, rules.ipv6_interfaces))
         return failed
 
     def ask_raises(addresses: frozenset[IPAddress], urgent: bool) -> None:
@@ -392,8 +419,8 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         lanes=hands.lanes,
         apply_policy=apply_policy,
         check_rules=nft.check,
-        write_status=lambda bodies: files.apply(bodies, in_sync=True),
-        run_bird=_run_bird(config),
+        write_status=files.write,
+        run_bird=bird_runner(config),
         save=lambda memory: state.save(memory, time.monotonic()),
         survey=hands.kernel.survey,
         register=lambda _: _register(parts),
@@ -414,45 +441,6 @@ def _register(parts: Parts) -> None:
 
 def _no_event(endpoint: Endpoint, text: str) -> None:
     """Without an API there is the log alone."""
-
-
-def _bird(config: NodeConfig) -> Bird:
-    run_dir = Path(config.run_dir)
-    return Bird(
-        run_dir / "bird.conf",
-        config.bird_socket,
-        run_dir / "bird.pid",
-        binary=config.bird.binary,
-    )
-
-
-def _run_bird(config: NodeConfig) -> Callable[[BirdInput], None] | None:
-    if config.bird.mode == "off":
-        return None
-    bird = _bird(config)
-    log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
-
-    def ensure(wanted: BirdInput) -> None:
-        text = render_bird(replace(wanted, log_file=log_file))
-        if config.bird.mode == "external" and not bird.alive():
-            replace_file(Path(config.run_dir) / "bird.conf", text.encode(), 0o644)
-            raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
-        bird.ensure(text)
-
-    return ensure
-
-
-def _raises_source(parts: Parts, inbox: Inbox) -> RaisesSource | None:
-    if parts.config.bird.mode == "off":
-        return None
-    bird = _bird(parts.config)
-
-    def ask(
-        addresses: frozenset[IPAddress],
-    ) -> tuple[Mapping[IPAddress, str], frozenset[IPAddress]]:
-        return bird.elevated_elsewhere(addresses), bird.announced_elsewhere(addresses)
-
-    return RaisesSource(ask, bird.alive, inbox.post, parts.log)
 
 
 def _followers(

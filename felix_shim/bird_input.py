@@ -9,7 +9,7 @@ not obeyed, is a problem in words, never a reason to configure nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, ip_address
+from ipaddress import IPv4Interface
 
 from felix_shim.bgp import AS_MAX, DEFAULT_AS, BirdInput, Peer
 from felix_shim.cluster import Cluster
@@ -17,6 +17,7 @@ from felix_shim.settings import Settings
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
 from libtortie.model.ipam import IPAddress
+from libtortie.model.plain_ip import plain_address
 from libtortie.model.resources import BGPConfigurationSpec, BGPPeer, Node, Wire
 
 BGP_PORT = 179
@@ -157,4 +158,4 @@ def _address_and_port(text: str) -> tuple[IPAddress, int]:
         host, _, port = text.partition(":")
     if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX):
         raise ValueError(f"peerIP {text!r}: port {port!r} is outside 1..{PORT_MAX}")
-    return ip_address(host), int(port)
+    return plain_address(host), int(port)

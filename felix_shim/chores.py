@@ -14,6 +14,7 @@ from typing import TypeVar
 from felix_shim import desired
 from felix_shim.bird_input import bird_input
 from felix_shim.cluster import NODES, scopes
+from felix_shim.drivers.sysctls import Wires
 from felix_shim.events import Done, RaisesSeen
 from felix_shim.exchange import exchange
 from felix_shim.jsonlog import Log
@@ -99,7 +100,7 @@ class Chores:
         if not self.rules_ready:
             return
         endpoints = desired.in_force(self.world.roster, self.world.links_up)
-        self._submit(STATUS, partial(self._write_status, endpoints))
+        self._submit(STATUS, partial(self._write_status, endpoints, self.world.resyncs))
 
     def survey(self) -> None:
         """Read links and routes whole."""
@@ -117,19 +118,16 @@ class Chores:
         self._submit(MEMORY, partial(_whole, self.out.save, memory))
 
     def apply_policy(self) -> None:
-        """All rules, and the sysctls of endpoints that have not been in force yet."""
+        """All rules, and the wires whose sysctls shall be set: the lane knows which are new."""
         if not self.world.knows_policy:
             return  # each list makes it due again
         locals_ = tuple(self.world.roster)
-        waiting = [
-            local
-            for local in locals_
-            if not local.in_force and local.endpoint.interface in self.world.links_up
-        ]
+        up = [local for local in locals_ if local.endpoint.interface in self.world.links_up]
+        waiting = [local for local in up if not local.in_force]
         endpoints = tuple((local.key, local.endpoint) for local in locals_)
         around = self.world.surroundings(self.identity.between_nodes)
-        interfaces = frozenset(local.endpoint.interface for local in waiting)
-        job = partial(self._program, endpoints, interfaces, around)
+        wires = Wires({local.endpoint.interface: local.wire for local in up}, self.world.resyncs)
+        job = partial(self._program, endpoints, wires, around)
         generation = self._submit(POLICY, job)
         self._policy_jobs[generation] = tuple((local.id, local.wire) for local in waiting)
         self._job_serials[generation] = self.world.policy_serial
@@ -186,7 +184,7 @@ class Chores:
         for local in world.roster:
             if local.endpoint.vm is None:
                 continue
-            for address, dst in zip(local.endpoint.addresses, local.destinations, strict=True):
+            for address, dst in zip(local.endpoint.addresses, local.destinations, strict=False):
                 learned = routes.learned(dst) is not None
                 known = world.raises.number((address,)) > 0
                 if desired.worth_asking(local, learned, known):
@@ -233,37 +231,39 @@ class Chores:
     def _program(
         self,
         endpoints: tuple[tuple[Key, Endpoint], ...],
-        interfaces: frozenset[str],
+        wires: Wires,
         around: Surroundings,
     ) -> frozenset[str]:
         if self.out.welcome is not None:
             self.out.welcome(tuple(endpoint for _, endpoint in endpoints))
         try:
-            return self._apply(endpoints, interfaces, around)
+            return self._apply(endpoints, wires, around)
         finally:
             self._tell_closed()
 
     def _apply(
         self,
         endpoints: tuple[tuple[Key, Endpoint], ...],
-        interfaces: frozenset[str],
+        wires: Wires,
         around: Surroundings,
     ) -> frozenset[str]:
         desk, check = self.world.desk, self.out.check_rules
         try:
-            return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
+            return self.out.apply_policy(desk.rules(endpoints, around), wires)
         except RuleRefused as error:
             if check is None or not desk.blame(check, error):
                 raise
-        return self.out.apply_policy(desk.rules(endpoints, around), interfaces)
+        return self.out.apply_policy(desk.rules(endpoints, around), wires)
 
     def _tell_closed(self) -> None:
         for endpoint, text in self.world.desk.closings():
             if self.out.closed is not None:
                 self.out.closed(endpoint, text)
 
-    def _write_status(self, endpoints: tuple[tuple[Endpoint, int], ...]) -> frozenset[str]:
-        self.out.write_status(desired.status_files(endpoints))
+    def _write_status(
+        self, endpoints: tuple[tuple[Endpoint, int], ...], resyncs: int
+    ) -> frozenset[str]:
+        self.out.write_status(desired.status_files(endpoints), resyncs)
         return frozenset()
 
     def _submit(self, lane: str, job: Job) -> int:

@@ -58,6 +58,8 @@ class Cluster:
 
     node: str
     _values: dict[Scope, dict[Key, Value]] = field(default_factory=dict)
+    _of_nodes: frozenset[IPAddress] | None = None
+    """What `node_addresses` found, until something changes."""
 
     def put(self, scope: Scope, record: Record) -> bool:
         """Take a value; True when it differs from the one known."""
@@ -65,10 +67,12 @@ class Cluster:
         if values.get(record.key) == record.value:
             return False
         values[record.key] = record.value
+        self._of_nodes = None
         return True
 
     def remove(self, scope: Scope, key: Key) -> bool:
         """Forget a value; True when there was one."""
+        self._of_nodes = None
         return self._values.setdefault(scope, {}).pop(key, None) is not None
 
     def replace(
@@ -83,6 +87,7 @@ class Cluster:
             fresh = {**self._values.get(scope, {}), **fresh}
         changed = self._values.get(scope) != fresh
         self._values[scope] = fresh
+        self._of_nodes = None
         return changed
 
     def listed(self, *wanted: Scope) -> bool:
@@ -143,6 +148,11 @@ class Cluster:
 
     def node_addresses(self) -> frozenset[IPAddress]:
         """All addresses that Node resources give their nodes; unreadable ones are left out."""
+        if self._of_nodes is None:
+            self._of_nodes = self._read_node_addresses()
+        return self._of_nodes
+
+    def _read_node_addresses(self) -> frozenset[IPAddress]:
         found = set()
         for node in self.nodes().values():
             bgp = node.spec.bgp

@@ -1,28 +1,5 @@
-"""A trouble that lasts is told once, not at every attempt."""
+"""The agent's complaints are told as every daemon's (`libtortie.complaint`)."""
 
-from __future__ import annotations
+from libtortie.complaint import Complaint
 
-from dataclasses import dataclass
-
-from felix_shim.jsonlog import Log
-from libtortie.errors import TortieError, first_line
-
-
-@dataclass(slots=True)
-class Complaint:
-    """What one part of the agent has to complain of, as warnings under one event's name."""
-
-    log: Log
-    event: str
-    _last: str = ""
-
-    def about(self, reason: str, **more: object) -> None:
-        """Tell a reason, unless it was told last; an empty one says that the trouble is over."""
-        if reason and reason != self._last:
-            self.log.warning(self.event, **more, reason=reason)
-        self._last = reason
-
-    def watch_lost(self, kind: str, error: TortieError, delay: float) -> None:
-        """A watch of the API broke; `delay` seconds until it is tried again."""
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        self.about(reason, kind=kind, retry_seconds=round(delay, 1))
+__all__ = ["Complaint"]

@@ -143,6 +143,7 @@ class NodeConfig(Access):
     migration_proxy_ports: str = ""
     bird: Annotated[BirdConfig, BeforeValidator(_bird)] = BirdConfig()
     uplinks: tuple[str, ...] = Field(default=())
+    migration_proxy: str = ""
 
     @model_validator(mode="after")
     def _consistent(self) -> NodeConfig:
@@ -154,6 +155,8 @@ class NodeConfig(Access):
         if self.datastore_type == "kubernetes":
             self._check_kubernetes()
         self._check_credentials()
+        if self.migration_proxy and not Path(self.migration_proxy).is_absolute():
+            raise ValueError(f"migration_proxy {self.migration_proxy!r} is not an absolute path")
         if self.migration_proxy_ports:
             _port_range(self.migration_proxy_ports)
             if not self.open_migration_ports:

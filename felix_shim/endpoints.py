@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ipaddress import ip_interface
 
+from felix_shim.extras import floating_of, prefixes_of
 from felix_shim.frames import mac_bytes
 from felix_shim.model import Endpoint, EndpointId, VMRef
 from libtortie.errors import Malformed
@@ -34,19 +35,22 @@ def parse_endpoint(resource: WorkloadEndpoint) -> Endpoint:
     orchestrator = spec.orchestrator or ORCHESTRATOR_K8S
     workload = spec.workload or f"{metadata.namespace}/{spec.pod}"
     where = f"WorkloadEndpoint {metadata.namespace}/{metadata.name}"
+    addresses = _addresses(spec.ip_networks, where)
     return Endpoint(
         id=EndpointId(metadata.namespace, spec.pod or workload, spec.endpoint or "eth0"),
         orchestrator=orchestrator,
         workload=workload,
         interface=_interface(spec.interface_name, where),
         mac=_mac(spec.mac, where),
-        addresses=_addresses(spec.ip_networks, where),
+        addresses=addresses,
         container_id=spec.container_id,
         pod_uid=metadata.annotations.get(ANNOTATION_POD_UID, ""),
         labels=dict(metadata.labels),
         profiles=tuple(spec.profiles),
         vm=_vm(resource),
         migration_uid=metadata.annotations.get(ANNOTATION_MIGRATION_UID, ""),
+        floating=floating_of(spec, addresses, where),
+        source_prefixes=prefixes_of(spec, where),
     )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, ip_network
+from enum import StrEnum
+from ipaddress import IPv4Address
 from typing import Any, TypeVar
 
 from felix_shim.failsafe import INBOUND, OUTBOUND, TCP, UDP, HostPort
 from felix_shim.nat_rules import NatSettings
-from felix_shim.policy import EndpointToHost
+from libtortie.model.plain_ip import plain_network
 from libtortie.model.policy import PortRange
 from libtortie.model.resources import FelixConfigurationSpec
 
@@ -24,6 +25,20 @@ _PROTOCOLS = {"tcp": TCP, "udp": UDP}
 _KEYS = frozenset({"protocol", "port", "net"})
 _RANGE = re.compile(r"(\d{1,5})(?::(\d{1,5}))?")
 _EXCLUSIONS = {"IPPoolsOnly": False, "IPPoolsAndHostIPs": True}
+
+
+class EndpointToHost(StrEnum):
+    """What becomes of a workload's new connections to its own node, after its own policy.
+
+    `DROP` is the default of Calico's FelixConfiguration (`defaultEndpointToHostAction`). Answers
+    to connections that the node opened pass always, and so does forwarded traffic, whichever
+    this is. `RETURN` and `ACCEPT` both leave the packet to the node's other rules: in nftables
+    an accepted packet still meets the tables of others.
+    """
+
+    DROP = "drop"
+    ACCEPT = "accept"
+    RETURN = "return"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ def _host_port(value: Any) -> HostPort:
     net = value.get("net")
     if net is not None and not isinstance(net, str):
         raise ValueError(f"net {net!r} is no network")
-    return HostPort(protocol, PortRange(port, port), ip_network(net, strict=False) if net else None)
+    return HostPort(protocol, PortRange(port, port), plain_network(net) if net else None)
 
 
 def parse_port_range(value: Any) -> PortRange:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Any, ClassVar
 
 import yaml
@@ -21,6 +20,7 @@ from libtortie.errors import NotFound, TortieError, Unauthorized, Unavailable, f
 from libtortie.kube.objects import Api, KubeNode, KubeObject, View
 from libtortie.kube.port import KubeClient, KubeReader, PatchType
 from libtortie.model.ipam import IPAddress
+from libtortie.model.plain_ip import plain_address
 from libtortie.model.times import rfc3339
 
 CONDITION = "NetworkUnavailable"
@@ -85,7 +85,7 @@ def internal_ips(kube: KubeReader, name: str) -> tuple[IPAddress, ...]:
     found = []
     for text in texts:
         try:
-            found.append(ip_address(text))
+            found.append(plain_address(text))
         except ValueError as error:
             raise Unavailable(f"ip: Node {name} has InternalIP {text!r}") from error
     if not found:

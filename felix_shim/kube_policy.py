@@ -23,6 +23,7 @@ from felix_shim.kube_selectors import Exact, LabelSelector, pods, pods_of, read_
 from libtortie.errors import InvalidInput
 from libtortie.kube.objects import Namespace, ServiceAccount
 from libtortie.kube.policies import KubeNetworkPolicy
+from libtortie.model.plain_ip import plain_network
 from libtortie.model.policy import (
     ANY,
     NAMESPACE_PREFIX,
@@ -70,7 +71,7 @@ def _network(text: str) -> str:
     """A network; bits behind the prefix length do no harm, as in Calico's converter."""
     if "/" not in text:
         raise ValueError(f"{text!r} is not address/prefix")
-    ip_network(text, strict=False)
+    plain_network(text)
     return text
 
 

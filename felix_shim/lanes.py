@@ -1,7 +1,8 @@
 """Slow work beside the reconciler: each lane is one thread that does one job at a time.
 
 A job carries a whole desired state, so only the newest waiting one matters: an older one that
-has not begun is forgotten. The end of each job comes back as `Done`.
+has not begun is forgotten. The end of each job comes back as `Done`. A lane may let others pass
+before it begins a job; which one that is, is decided then.
 """
 
 from __future__ import annotations
@@ -33,12 +34,22 @@ def perform(lane: str, generation: int, job: Job) -> Done:
         return Done(lane, generation, error=f"{type(error).__name__}: {first_line(error)}")
 
 
-class ThreadLane:
-    """A lane on a thread of its own; `run` is the thread's body."""
+def at_once(lane: str) -> None:
+    """Lets nobody pass."""
 
-    def __init__(self, name: str, post: Callable[[Done], None]) -> None:
+
+class ThreadLane:
+    """A lane on a thread of its own; `run` is the thread's body. `give_way` returns soon."""
+
+    def __init__(
+        self,
+        name: str,
+        post: Callable[[Done], None],
+        give_way: Callable[[str], None] = at_once,
+    ) -> None:
         self.name = name
         self._post = post
+        self._give_way = give_way
         self._waiting: tuple[int, Job] | None = None
         self._stopped = False
         self._jobs = 0
@@ -60,6 +71,8 @@ class ThreadLane:
                     self._condition.wait()
                 if self._waiting is None:
                     return
+            self._give_way(self.name)
+            with self._condition:
                 generation, job = self._waiting
                 self._waiting = None
                 self._jobs += 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
+from libtortie.linux.port import IPNetwork
 from libtortie.model.ipam import IPAddress
 
 
@@ -40,7 +41,8 @@ class Endpoint:
 
     `orchestrator` and `workload` give its status file's name. `pod_uid` and `container_id` fence
     it against other sandboxes of the same pod name. `migration_uid` is the
-    migration whose target its pod was proved to be at ADD; it outlives the migration.
+    migration whose target its pod was proved to be at ADD; it outlives the migration. `floating`
+    are (own, floating) addresses; from `source_prefixes` it may send besides.
     """
 
     id: EndpointId
@@ -55,6 +57,13 @@ class Endpoint:
     profiles: tuple[str, ...] = ()
     vm: VMRef | None = None
     migration_uid: str = ""
+    floating: tuple[tuple[IPAddress, IPAddress], ...] = ()
+    source_prefixes: tuple[IPNetwork, ...] = ()
+
+    @property
+    def destinations(self) -> tuple[IPAddress, ...]:
+        """What is routed to it: its addresses, then the floating ones."""
+        return self.addresses + tuple(outer for _, outer in self.floating)
 
 
 class Role(StrEnum):

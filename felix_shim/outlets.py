@@ -13,6 +13,7 @@ from ipaddress import IPv4Interface
 from felix_shim.bgp import BirdInput
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
+from felix_shim.drivers.sysctls import Wires
 from felix_shim.exchange import Exchange
 from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
@@ -24,14 +25,17 @@ from libtortie.model.ipam import IPAddress
 
 POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE = "policy", "status", "bird", "memory", "survey", "node"
 LANES = (POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE)
+POLITE = (POLICY, STATUS, MEMORY)
+"""Lanes that are busy whenever requests are, and let these pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
     """The reconciler's hands.
 
-    On their lanes: `apply_policy(rules, interfaces)` returns interfaces whose sysctls could not
-    be set; `write_status(bodies)` makes the directory hold exactly these files; `run_bird`
+    On their lanes: `apply_policy(rules, wires)` returns interfaces whose sysctls could not be
+    set; `write_status(bodies, resyncs)` makes the directory hold exactly these files, all of which
+    it looks at when `resyncs` is another number than before; `run_bird`
     (None: there is no BIRD) has BIRD run with this input; `save(memory)`; `survey()` posts a
     `Surveyed`; `register(address)` sees to this node's Node resource.
 
@@ -46,8 +50,8 @@ class Outlets:
 
     routes: RouteTable
     lanes: Mapping[str, Lane]
-    apply_policy: Callable[[PolicySet, frozenset[str]], frozenset[str]]
-    write_status: Callable[[Mapping[str, str]], None]
+    apply_policy: Callable[[PolicySet, Wires], frozenset[str]]
+    write_status: Callable[[Mapping[str, str], int], None]
     run_bird: Callable[[BirdInput], None] | None
     save: Callable[[Memory], None]
     survey: Job

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import ip_address
 from typing import Any
 
 from felix_shim.flow_codec import decode_flow, encode_flow
 from libtortie.errors import Malformed
 from libtortie.linux.flows import Flow
 from libtortie.model.ipam import IPAddress
+from libtortie.model.plain_ip import plain_address
 
 VERSION = 1
 BODY_MAX = 1 << 16
@@ -148,7 +148,7 @@ def _request(content: object, *, cut_over: bool) -> Request:
     if not isinstance(addresses, list) or not 1 <= len(addresses) <= _ADDRESSES_MAX:
         raise Malformed("a request without addresses, or with too many")
     try:
-        parsed = tuple(ip_address(_text(one, _NAME_MAX)) for one in addresses)
+        parsed = tuple(plain_address(_text(one, _NAME_MAX)) for one in addresses)
     except ValueError as error:
         raise Malformed(f"a request's address: {error}") from error
     return Request(_text(migration, _NAME_MAX), _text(vmi, _NAME_MAX), parsed, cut_over)

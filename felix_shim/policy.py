@@ -3,7 +3,8 @@
 The rules of an endpoint do not depend on where its VM is: a migration target is programmed
 exactly as any other endpoint, so that policy is in force before the VM's first packet.
 
-Anti-spoofing is a binding of interface, MAC and address (see `docs/adr/0004`). KubeVirt's DHCP for
+Anti-spoofing is a binding of interface, MAC and address (see `docs/adr/0004`), with the networks
+besides from which an endpoint may send. KubeVirt's DHCP for
 a bridged VM is answered inside the pod, so nothing but the VM's own addresses ever leaves the veth
 and 0.0.0.0 needs no exemption. ARP is not IP: it has its own table with the same binding, where
 probes (sender 0.0.0.0, RFC 5227) pass.
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from felix_shim.extras import Translation, translated
 from felix_shim.host_rules import HOST_CHAINS
+from felix_shim.host_settings import EndpointToHost
 from felix_shim.model import Endpoint
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy_book import PolicyRules, Ways
@@ -25,25 +27,12 @@ from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.errors import InvalidInput
+from libtortie.linux.port import IPNetwork
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import INTERFACE_PREFIX
 
 _INTERFACE = re.compile(rf"{INTERFACE_PREFIX}[A-Za-z0-9_.-]{{1,11}}")  # 15 bytes: IFNAMSIZ - 1
 _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}")
-
-
-class EndpointToHost(StrEnum):
-    """What becomes of a workload's new connections to its own node, after its own policy.
-
-    `DROP` is the default of Calico's FelixConfiguration (`defaultEndpointToHostAction`). Answers
-    to connections that the node opened pass always, and so does forwarded traffic, whichever
-    this is. `RETURN` and `ACCEPT` both leave the packet to the node's other rules: in nftables
-    an accepted packet still meets the tables of others.
-    """
-
-    DROP = "drop"
-    ACCEPT = "accept"
-    RETURN = "return"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +53,8 @@ class EndpointPolicy:
     vm: bool = False
     ingress: str = Direction.INGRESS.allowed
     egress: str = Direction.EGRESS.allowed
+    floating: tuple[Translation, ...] = ()
+    source_prefixes: tuple[IPNetwork, ...] = ()
 
 
 NODE_CHAINS: Mapping[str, Chain] = MappingProxyType(
@@ -90,6 +81,11 @@ class PolicySet:
         return {endpoint.interface: endpoint for endpoint in self.endpoints}
 
     @property
+    def translated(self) -> dict[IPAddress, IPAddress]:
+        """Floating address → whose it stands for."""
+        return translated(self.endpoints)
+
+    @property
     def ipv6_interfaces(self) -> frozenset[str]:
         """Where an IPv6 workload is."""
         six = (one for one in self.endpoints if any(a.version == 6 for a in one.addresses))
@@ -112,7 +108,10 @@ def compile_endpoint(endpoint: Endpoint, ways: Ways = _ALLOWED) -> EndpointPolic
         raise InvalidInput(f"endpoint {endpoint.id}: no MAC address: {endpoint.mac!r}")
     addresses = sorted(set(endpoint.addresses), key=lambda one: (one.version, int(one)))
     vm = endpoint.vm is not None
-    return EndpointPolicy(endpoint.interface, mac, tuple(addresses), vm, ways.ingress, ways.egress)
+    policy = EndpointPolicy(
+        endpoint.interface, mac, tuple(addresses), vm, ways.ingress, ways.egress
+    )
+    return replace(policy, floating=endpoint.floating, source_prefixes=endpoint.source_prefixes)
 
 
 def policy_set(

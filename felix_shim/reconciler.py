@@ -490,6 +490,7 @@ class Reconciler:
                 case Retry(work):
                     self._world.due.chores.add(work)
                 case Resync():
+                    self._world.resyncs += 1
                     self._world.everything()
                     self._world.due.chores |= {SURVEY, LISTEN, OWNERS, RAISES, BIRD, NODE}
                     self._timers.add(now + RESYNC_SECONDS, Resync())

@@ -23,7 +23,8 @@ class Local:
     `in_force` is the generation of the rules that first had it in the kernel, with its sysctls;
     0 while they are not there. `wire` stands for what they were made for: it is another one once
     link, MAC or addresses are, and what a job did for the one before does not count. `returned`:
-    the VM left it once and came back. `destinations` are its addresses as host routes name them.
+    the VM left it once and came back. `destinations` are its addresses, then its floating ones, as
+    host routes name them.
     """
 
     key: Key
@@ -35,7 +36,7 @@ class Local:
     destinations: tuple[IPNetwork, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.destinations = tuple(ip_network(address) for address in self.endpoint.addresses)
+        self.destinations = tuple(ip_network(address) for address in self.endpoint.destinations)
 
     @property
     def id(self) -> EndpointId:
@@ -73,7 +74,7 @@ class Roster:
         return frozenset(self._by_key)
 
     def with_address(self, address: IPAddress) -> tuple[Local, ...]:
-        """The endpoints that have an address, in a fixed order (normally at most one)."""
+        """The endpoints that an address leads to, in a fixed order (normally at most one)."""
         return self._found(self._by_address.get(address, set()))
 
     def of_vmi(self, vmi: tuple[str, str]) -> tuple[Local, ...]:
@@ -97,7 +98,7 @@ class Roster:
                 self.remove(known)
         self._by_id[local.id] = local
         self._by_key[local.key] = local.id
-        for address in local.endpoint.addresses:
+        for address in local.endpoint.destinations:
             self._by_address[address].add(local.id)
         self._by_interface[local.endpoint.interface].add(local.id)
         if vm := local.endpoint.vm:
@@ -109,7 +110,7 @@ class Roster:
             return
         del self._by_id[local.id]
         self._by_key.pop(local.key, None)
-        for address in local.endpoint.addresses:
+        for address in local.endpoint.destinations:
             _discard(self._by_address, address, local.id)
         _discard(self._by_interface, local.endpoint.interface, local.id)
         if vm := local.endpoint.vm:

@@ -61,7 +61,7 @@ def endpoint_routes(
 ) -> tuple[Route, ...]:
     """The routes of one endpoint, none while its state has none. `ipv6` defaults to the same."""
     routes = []
-    for address in endpoint.addresses:
+    for address in endpoint.destinations:
         family = priorities if address.version == 4 else ipv6 or priorities
         priority = route_priority(state, family)
         if priority is not None:
@@ -85,11 +85,17 @@ def desired_routes(
     """The routes of all endpoints, at most one per kernel key.
 
     Two endpoints that claim one address with one metric is a fault elsewhere; the choice is by
-    interface name, so that it does not depend on any order.
+    interface name, so that it does not depend on any order. An address that is an endpoint's own
+    is nobody's floating one, wherever its owner is.
     """
     by_key: dict[tuple[object, int], Route] = {}
-    for endpoint, state in endpoints:
+    everyone = tuple(endpoints)
+    owned = {address for endpoint, _ in everyone for address in endpoint.addresses}
+    for endpoint, state in everyone:
         for route in endpoint_routes(endpoint, state, priorities, ipv6=ipv6):
+            address = route.dst.network_address
+            if address in owned and address not in endpoint.addresses:
+                continue
             rival = by_key.get((route.dst, route.priority))
             if rival is None or route.ifname < rival.ifname:
                 by_key[route.dst, route.priority] = route

@@ -23,6 +23,8 @@ DEFAULT_CONVERGENCE_SECONDS = 30.0
 class Settings:
     """What the agent obeys. `problems` are the values it could not use, in words."""
 
+    floating_ips: bool = False
+    source_spoofing: bool = False
     ipv4: Priorities = field(default_factory=Priorities)
     ipv6: Priorities = field(default_factory=Priorities)
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
@@ -45,6 +47,7 @@ def _apply(
     settings: Settings, name: str, spec: FelixConfigurationSpec, known: HostSettings | None
 ) -> Settings:
     problems = list(settings.problems)
+    settings = _gates(settings, name, spec, problems)
     seconds = settings.convergence_seconds
     if spec.live_migration_route_convergence_time:
         try:
@@ -81,6 +84,31 @@ def _apply(
         host=stronger(settings.host, spec, known, lambda text: problems.append(f"{name}: {text}")),
         problems=tuple(problems),
     )
+
+
+def _gates(
+    weaker: Settings, name: str, spec: FelixConfigurationSpec, problems: list[str]
+) -> Settings:
+    """What pods may ask for in their annotations, beside their own addresses."""
+    floating = _choice(spec.floating_ips, "Disabled", "Enabled", f"{name}: floatingIPs", problems)
+    spoofing = _choice(
+        spec.workload_source_spoofing,
+        *("Disabled", "Any"),
+        f"{name}: workloadSourceSpoofing",
+        problems,
+    )
+    return replace(
+        weaker,
+        floating_ips=weaker.floating_ips if floating is None else floating,
+        source_spoofing=weaker.source_spoofing if spoofing is None else spoofing,
+    )
+
+
+def _choice(text: str, no: str, yes: str, where: str, problems: list[str]) -> bool | None:
+    """Whether it is `yes`; None where it says nothing, or nothing that is known."""
+    if text not in ("", no, yes):
+        problems.append(f"{where}: {text!r} is neither {no} nor {yes}")
+    return {no: False, yes: True}.get(text)
 
 
 def _gate(

@@ -144,9 +144,11 @@ class Listener:
         self.names = frozenset((one.metadata.namespace, one.metadata.name) for one in objects)
         return objects, version
 
-    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+    def pages(
+        self, model: type[T], namespace: str = "", **options: Any
+    ) -> Iterator[tuple[tuple[T, ...], str]]:
         """As the client's."""
-        return self._client.pages(model, namespace)
+        return self._client.pages(model, namespace, **options)
 
     def get(self, model: type[T], name: str, namespace: str = "") -> T:
         """As the client's."""

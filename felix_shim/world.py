@@ -25,6 +25,7 @@ from felix_shim.events import (
     Unstored,
     Vanished,
 )
+from felix_shim.extras import Wishes
 from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import Heard, PolicyObject
 from felix_shim.migration import Facts
@@ -92,6 +93,7 @@ class World:
     cluster: Cluster = field(init=False)
     desk: PolicyDesk = field(init=False)
     roster: Roster = field(default_factory=Roster)
+    wishes: Wishes = field(default_factory=Wishes)
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
     raises: Raises = field(default_factory=Raises)
     announced: frozenset[IPAddress] = frozenset()
@@ -102,6 +104,8 @@ class World:
     links_heard: dict[str, float] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     surveyed: bool = False
+    resyncs: int = 0
+    """Counts the times at which everything is looked at again, whatever is known of it."""
     lost: set[Scope] = field(default_factory=set)
     """Scopes whose changes are not heard of; see `Lost`."""
     kinds_listed: set[type] = field(default_factory=set)
@@ -212,6 +216,8 @@ class World:
         if scope == FELIX:
             self._settings_changed()
         elif scope == NODES:
+            for key, endpoint in self.wishes.all():
+                self._take(key, endpoint)
             self.due.chores |= {NODE, BIRD, FLOWS, POLICY}
         elif scope == POOLS:
             self.due.chores |= {BIRD, POLICY}
@@ -233,7 +239,11 @@ class World:
             convergence_seconds=fresh.convergence_seconds,
             normal=fresh.ipv4.normal,
             elevated=fresh.ipv4.elevated,
+            floating_ips=fresh.floating_ips,
+            source_spoofing=fresh.source_spoofing,
         )
+        for key, endpoint in self.wishes.all():
+            self._take(key, endpoint)
         self.everything()
         self.due.chores |= {BIRD, POLICY}
 
@@ -251,10 +261,15 @@ class World:
             self.log.error("endpoint_malformed", reason=error)
             self._endpoint_gone(record.key)
             return
-        known = self.roster.of_key(record.key)
-        if known is not None and known.endpoint == endpoint:
-            return
-        self._adopt(known, Local(record.key, endpoint))
+        self._take(record.key, endpoint)
+
+    def _take(self, key: Key, asked: Endpoint) -> None:
+        """An endpoint is stored, or the settings may let it have something else than before."""
+        nodes = self.cluster.node_addresses() if asked.floating else ()
+        endpoint = self.wishes.noted(key, asked, self.settings, nodes)
+        known = self.roster.of_key(key)
+        if known is None or known.endpoint != endpoint:
+            self._adopt(known, Local(key, endpoint))
 
     def _adopt(self, known: Local | None, fresh: Local) -> None:
         """A new sandbox starts anew; one whose record merely changed keeps its machine."""
@@ -275,6 +290,7 @@ class World:
         self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, FLOWS}
 
     def _endpoint_gone(self, key: Key) -> None:
+        self.wishes.forget(key)
         local = self.roster.of_key(key)
         if local is None:
             return
@@ -283,7 +299,9 @@ class World:
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
         self._destinations(local)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, FLOWS, "memory"}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, FLOWS}
+        if local.endpoint.vm is not None:
+            self.due.chores.add("memory")
 
     def _tell(self, event: str, endpoint: Endpoint) -> None:
         self.log.info(

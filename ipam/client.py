@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
@@ -91,15 +91,14 @@ class IPAMClient:
 
         Raises `Malformed` when a block that may hold it cannot be read.
         """
+        return next(iter(self.owners_of((address,))), None)
+
+    def owners_of(self, addresses: Iterable[IPAddress]) -> Iterator[Allocation]:
+        """As `owner_of`, of each that has an owner, by one reading for all of them."""
         tx = Transaction(self._store)
-        pools, _ = read_pools(tx)  # only the shorter way: without it every block is read
-        for pool in pools:
-            if address in pool.cidr and tx.block(pool.block_of(address)):
-                return _allocation_in(tx, pool.block_of(address), address)
-        for record in tx.records(Blocks(address.version)):
-            if isinstance(record.key, BlockKey) and address in record.key.cidr:
-                return _allocation_in(tx, record.key.cidr, address)
-        return None
+        for address in addresses:
+            if found := _allocated(tx, address):
+                yield found
 
     def assign(
         self,
@@ -336,6 +335,17 @@ class IPAMClient:
                 tx.commit()
             except TortieError:
                 continue
+
+
+def _allocated(tx: Transaction, address: IPAddress) -> Allocation | None:
+    pools, _ = read_pools(tx)  # only the shorter way: without it every block is read
+    for pool in pools:
+        if address in pool.cidr and tx.block(pool.block_of(address)):
+            return _allocation_in(tx, pool.block_of(address), address)
+    for record in tx.records(Blocks(address.version)):
+        if isinstance(record.key, BlockKey) and address in record.key.cidr:
+            return _allocation_in(tx, record.key.cidr, address)
+    return None
 
 
 def _allocation_in(tx: Transaction, cidr: IPNetwork, address: IPAddress) -> Allocation | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,17 @@ def write(out: Path, rows: Sequence[BenchRow], figures: Mapping[str, Any]) -> No
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def conclude(
+    out: Path, rows: Sequence[BenchRow], figures: Mapping[str, Any], tell: Callable[[str], None]
+) -> bool:
+    """Write the result and tell it; whether every row is met. Raises `OSError`."""
+    write(out, rows, figures)
+    for row in rows:
+        met = "met" if row.met else "NOT met"
+        tell(f"{row.what}: {row.ours} {row.unit} (target {row.target:g}, {met}); peer {row.peer}")
+    return all(row.met for row in rows)
 
 
 def _round(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""`GET /metrics` for Prometheus, on a port of its own.
+"""`GET /metrics` for Prometheus, on a port of its own; `GET /healthz` where there is a health.
 
 One request at a time, each under a deadline: a scraper that hangs delays other scrapers, never
 the program. Says nothing but the metrics, and takes nothing. A port that is taken is tried again.
@@ -12,16 +12,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
+from time import sleep as pause
 
 from libtortie.metrics import CONTENT_TYPE, Metric, exposition
 
 REQUEST_SECONDS = 5.0
 RETRY_SECONDS = 5.0
+BREATH_SECONDS = 0.05
 
 
 class MetricsServer:
     """Serves `metrics` at an address; `host` empty means all of the node's.
 
+    `health` says what is wrong, or nothing: it is asked for each `/healthz`.
     `serving` is told the port once it is listened on, `trouble` at each attempt why it is not.
     """
 
@@ -33,9 +36,11 @@ class MetricsServer:
         *,
         serving: Callable[[int], None],
         trouble: Callable[[str], None],
+        health: Callable[[], str] | None = None,
     ) -> None:
         self._address = host, port
         self._metrics = metrics
+        self._health = health
         self._serving = serving
         self._trouble = trouble
         self.complaint = ""
@@ -74,8 +79,17 @@ class MetricsServer:
         if server is not None:
             server.shutdown()
 
+    def _page(self, path: str) -> tuple[int, str, str]:
+        """Status, content type and text of a path."""
+        if path == "/metrics":
+            return 200, CONTENT_TYPE, exposition(self._metrics)
+        if path == "/healthz" and self._health is not None:
+            trouble = self._health()
+            return (503 if trouble else 200), "text/plain", f"{trouble or 'ok'}\n"
+        return 404, "text/plain", "see /metrics\n"
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        metrics = self._metrics
+        pages = self._page
 
         class Handler(BaseHTTPRequestHandler):
             timeout = REQUEST_SECONDS  # of one read; the clock is for all of them
@@ -93,11 +107,11 @@ class MetricsServer:
                 super().finish()
 
             def do_GET(self) -> None:
-                """The metrics, at their one path."""
-                found = self.path.partition("?")[0] == "/metrics"
-                body = exposition(metrics).encode() if found else b"see /metrics\n"
-                self.send_response(200 if found else 404)
-                self.send_header("Content-Type", CONTENT_TYPE if found else "text/plain")
+                """The metrics or the health, each at its one path."""
+                status, kind, text = pages(self.path.partition("?")[0])
+                body = text.encode()
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -121,6 +135,14 @@ class _Listener(TCPServer):
         both = not host and socket.has_dualstack_ipv6()
         self.address_family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
         super().__init__((host, port), handler)
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """Accept; out of descriptors, wait for others to give some back instead of spinning."""
+        try:
+            return super().get_request()
+        except OSError:
+            pause(BREATH_SECONDS)
+            raise
 
     def server_bind(self) -> None:
         """Bind; IPv4 comes to a socket of IPv6, too."""

@@ -10,7 +10,19 @@ from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.fakes")  # their assertions say what they saw, too
 
-TOOLS = ("ip", "nft", "bird", "birdc", "etcd", "nsenter", "unshare")
+TOOLS = (
+    "ip",
+    "nft",
+    "bird",
+    "birdc",
+    "etcd",
+    "nsenter",
+    "unshare",
+    "setpriv",
+    "qemu-system-x86_64",
+    "libvirtd",
+    "virsh",
+)
 
 # By itself Hypothesis fails an example that takes 0.2 s, whatever else the machine is doing then.
 # CI draws the same examples each time; what is new is found by `make soak`.

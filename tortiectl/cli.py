@@ -32,6 +32,10 @@ COMMANDS = {
     "create": Entry("tortiectl.commands.write:create", "Store new policies."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
+    "migration-proxy": Entry(
+        "tortiectl.commands.migration_proxy:migration_proxy",
+        "Look into this node's migration proxy.",
+    ),
     "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
     "replace": Entry("tortiectl.commands.write:replace", "Store policies instead of others."),
     "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with policies."),

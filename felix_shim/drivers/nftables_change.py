@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from felix_shim.drivers.nftables_endpoint import chain_names, chains, elements, to_node
+from felix_shim.drivers.nftables_nat import nat_change
 from felix_shim.drivers.nftables_rules import SetSpec, declared
-from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet
+from felix_shim.host_settings import EndpointToHost
+from felix_shim.policy import EndpointPolicy, PolicySet
 from felix_shim.policy_compile import sets_of
 from felix_shim.rules import Chain, Rule, SetKey
 from felix_shim.snapshots import touched
@@ -61,7 +63,14 @@ class AddRule:
     rule: Rule
 
 
-Step = OnSet | OnElements | OnChain | AddRule
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What is seldom and only `nft` says: the change is then made by it."""
+
+    lines: tuple[str, ...]
+
+
+Step = OnSet | OnElements | OnChain | AddRule | Commands
 
 
 def steps(before: PolicySet, after: PolicySet, tag: str) -> tuple[Step, ...]:
@@ -103,6 +112,8 @@ class _Change:
         yield from self._elements(interval=False, removed=False)
         yield from self._chains()
         yield from self._endpoints(gone, come, staying=frozenset(new))
+        if gone or come:
+            yield from self._translation()
         if self.before.endpoint_to_host != self.after.endpoint_to_host:
             drop = self.after.endpoint_to_host is EndpointToHost.DROP
             yield from _refilled("to-node", to_node(drop=drop))
@@ -156,6 +167,11 @@ class _Change:
         for spec, texts in new.items():
             if more := set(texts) - set(old[spec]):
                 yield OnElements(Verb.ADD, self._tagged(spec), tuple(sorted(more)))
+
+    def _translation(self) -> Iterator[Step]:
+        lines = tuple(nat_change(self.before.translated, self.after.translated, self.tag))
+        if lines:
+            yield Commands(lines)
 
     def _old_chains(self) -> Iterator[Step]:
         """Chains that go; they may lead to each other, so all are emptied first."""

@@ -33,10 +33,13 @@ _ENCAPSULATION = (
 """The node's to speak: a workload's could enter an overlay as a peer's."""
 
 _BINDING = ("ifname", "ether_addr", "ipv4_addr")
+_BINDING6 = ("ifname", "ether_addr", "ipv6_addr")
 SETS = (
     SetSpec("inet", "bindings4", _BINDING),
-    SetSpec("inet", "bindings6", ("ifname", "ether_addr", "ipv6_addr")),
+    SetSpec("inet", "bindings6", _BINDING6),
     SetSpec("inet", "speakers6", ("ifname", "ether_addr")),
+    SetSpec("inet", "sources4", _BINDING, interval=True),
+    SetSpec("inet", "sources6", _BINDING6, interval=True),
     SetSpec("inet", "from-endpoints", ("ifname",), verdicts=True),
     SetSpec("inet", "to-endpoints", ("ifname",), verdicts=True),
     SetSpec("arp", "bindings", _BINDING),
@@ -78,6 +81,8 @@ def elements(endpoints: Iterable[EndpointPolicy]) -> dict[SetSpec, list[str]]:
         found["inet bindings4"] += [f"{speaker} . {address}" for address in ipv4]
         found["inet bindings6"] += [f"{speaker} . {address}" for address in ipv6]
         found["inet speakers6"] += [speaker] if ipv6 else []
+        for network in endpoint.source_prefixes:
+            found[f"inet sources{network.version}"].append(f"{speaker} . {network}")
         found["inet from-endpoints"].append(f"{interface} : goto {out}")
         found["inet to-endpoints"].append(f"{interface} : goto {into}")
         found["arp bindings"] += [f"{speaker} . {address}" for address in ipv4]

@@ -10,7 +10,15 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from felix_shim.drivers.nftables_change import AddRule, OnChain, OnElements, OnSet, Step, Verb
+from felix_shim.drivers.nftables_change import (
+    AddRule,
+    Commands,
+    OnChain,
+    OnElements,
+    OnSet,
+    Step,
+    Verb,
+)
 from felix_shim.drivers.nftables_expressions import (
     KEY_LENGTHS,
     KEY_TYPES,
@@ -70,6 +78,8 @@ def _messages(step: Step, rules: RuleWriter) -> Iterator[Message]:
             yield wire.chain_deletion("inet", TABLE, name)
         case AddRule(chain, rule):
             yield from rules.messages(chain, rule)
+        case Commands(lines):
+            raise NeedsNft(f"no netlink messages for {lines[0]!r}")
 
 
 def _shape(spec: SetSpec) -> SetShape:
@@ -86,6 +96,8 @@ def _shape(spec: SetSpec) -> SetShape:
 
 def _elements(spec: SetSpec, texts: Iterable[str]) -> Iterator[bytes]:
     """Elements as `nft` reads them; it sorts them, but the kernel takes them in any order."""
+    if spec.interval and len(spec.fields) > 1:
+        raise NeedsNft(f"no netlink messages for the networks of {spec.name}")
     if spec.interval:
         length = KEY_LENGTHS[spec.fields[0]]
         for text in texts:

@@ -2,7 +2,8 @@
 
 Layout of `table inet tortie`:
 
-* `prerouting` (raw, before conntrack): from `cali*`, only the binding (interface, MAC, address).
+* `prerouting` (raw, before conntrack): from `cali*`, only the binding (interface, MAC, address),
+  and the networks that an endpoint may send from besides.
 * `forward`: from `cali*` through the sender's chain, then to `cali*` through the receiver's. An
   interface without an entry in the dispatch maps falls to the drop. An endpoint's chain goes to
   that of its policies (`felix_shim/policy_order.py`), which goes to `allowed-from` or
@@ -29,6 +30,7 @@ from itertools import count
 
 from felix_shim.drivers.nftables_change import (
     AddRule,
+    Commands,
     OnChain,
     OnElements,
     OnSet,
@@ -38,6 +40,7 @@ from felix_shim.drivers.nftables_change import (
 )
 from felix_shim.drivers.nftables_endpoint import SETS, elements, to_node
 from felix_shim.drivers.nftables_endpoint import chains as endpoint_chains
+from felix_shim.drivers.nftables_nat import nat_chains, nat_declared, nat_maps
 from felix_shim.drivers.nftables_rules import (
     TABLE,
     SetSpec,
@@ -49,8 +52,9 @@ from felix_shim.drivers.nftables_rules import (
 )
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS
+from felix_shim.host_settings import EndpointToHost
 from felix_shim.nat_rules import NAT_CHAIN
-from felix_shim.policy import EndpointToHost, PolicySet
+from felix_shim.policy import PolicySet
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
@@ -81,6 +85,7 @@ def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
             lines.append(f"flush chain {family} {TABLE} {name}")
     for family in FAMILIES:
         lines.append(f"table {family} {TABLE} {{")
+        lines += nat_declared(desired.translated, tag) if family == "inet" else []
         lines += _sets(family, desired, tag)
         for name, (_, rules) in _all_chains(family, desired, tag).items():
             lines += [f"\tchain {name} {{", *(f"\t\t{rule}" for rule in rules), "\t}"]
@@ -122,6 +127,7 @@ def render_sweep(present: Mapping[str, str], desired: PolicySet, tag: str) -> st
         kept = {f"{spec.name}{tag}" for spec in SETS if spec.family == family}
         if family == "inet":
             kept |= {set_name(key, desired.sets, tag) for key in desired.sets}
+            kept |= {f"{name}{tag}" for name in nat_maps(desired.translated)}
         lines += [f"flush chain {family} {TABLE} {name}" for name in old_chains]
         for kind, name in old_sets:
             if name not in kept:
@@ -159,6 +165,8 @@ def _commands(step: Step, after: PolicySet, tag: str) -> list[str]:
             return [f"{verb} chain inet {TABLE} {name}"]
         case AddRule(chain, rule):
             return [f"add rule inet {TABLE} {chain} {rule_text(rule, after.sets, tag)}"]
+        case Commands(lines):
+            return list(lines)
 
 
 def _all_chains(family: str, desired: PolicySet, tag: str) -> dict[str, tuple[str, list[str]]]:
@@ -169,6 +177,7 @@ def _all_chains(family: str, desired: PolicySet, tag: str) -> dict[str, tuple[st
     theirs = (found for one in desired.endpoints for found in endpoint_chains(one).items())
     for name, chain_rules in (*theirs, *desired.chains.items()):
         chains[name] = ("", chain_text(chain_rules, desired.sets, tag))
+    chains |= nat_chains(desired.translated, tag)
     return chains | _inet_chains(desired.endpoint_to_host, tag)
 
 
@@ -185,6 +194,8 @@ def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[
                 f"iifname . ether saddr . ip6 saddr @bindings6{tag} return",
                 "ip6 saddr { ::, fe80::/10 } ip6 hoplimit { 1, 255 } icmpv6 type "
                 f"{_LINK_LOCAL_ICMPV6} iifname . ether saddr @speakers6{tag} return",
+                f"iifname . ether saddr . ip saddr @sources4{tag} return",
+                f"iifname . ether saddr . ip6 saddr @sources6{tag} return",
                 "counter drop",
             ],
         ),

@@ -1,8 +1,9 @@
 """Endpoint-status files: the sign for the CNI plugin (and Calico's) that policy is in force.
 
-A file is complete or absent: it is written beside its place, synced and renamed. Strays are left
-alone until the caller is in sync, because before that it cannot know what is one. A file that is
-still the one that was seen last (inode, size, time of its last write) is not read again.
+A file is complete or absent: it is written beside its place and renamed. It is not synced: what
+a power failure could take of it is the sign of a pod that went with it. Strays are left alone
+until the caller is in sync, because before that it cannot know what is one. A file that is still
+the one that was seen last (inode, size, time of its last write) is not read again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,27 @@ class StatusFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._seen: dict[str, tuple[str, Mark]] = {}
+        self._applied: dict[str, str] | None = None
+        """What the directory held when we were in sync with it last; None since a failure."""
+        self._resyncs = 0
+
+    def write(self, desired: Mapping[str, str], resyncs: int) -> None:
+        """As `apply` in sync; while `resyncs` is the same, only what is new in `desired` is looked
+        at, and what others did to the directory stays. Raises `KernelError`."""
+        before, self._applied = self._applied, None
+        if before is None or resyncs != self._resyncs:
+            self.apply(desired, in_sync=True)
+            self._resyncs = resyncs
+            return
+        try:
+            for name, body in desired.items():
+                if before.get(name) != body:
+                    self._ensure(name, body, None)
+            for name in before.keys() - desired.keys():
+                (self._directory / name).unlink(missing_ok=True)
+        except OSError:
+            self.apply(desired, in_sync=True)  # which tries all, and says what failed
+        self._applied = dict(desired)
 
     def apply(self, desired: Mapping[str, str], *, in_sync: bool) -> None:
         """Write what is missing or different; with `in_sync`, remove everything else.
@@ -32,6 +54,7 @@ class StatusFiles:
         Raises `KernelError` naming the first file that failed, after trying all of them.
         """
         errors: list[str] = []
+        self._applied = None
         try:
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             present = self._present()
@@ -49,6 +72,7 @@ class StatusFiles:
                 errors.append(f"{name}: {error}")
         if errors:
             raise KernelError(f"endpoint status file {errors[0]} ({len(errors)} failed)")
+        self._applied = dict(desired) if in_sync else None
 
     def body(self, name: str) -> str:
         """What a file says; empty where there is none. Raises `KernelError`."""
@@ -91,10 +115,7 @@ class StatusFiles:
         except FileNotFoundError:
             pass
         temporary = self._directory / f"{_TEMPORARY}{os.getpid()}"
-        with temporary.open("wb") as file:
-            file.write(wanted)
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.write_bytes(wanted)
         temporary.chmod(0o644)
         temporary.replace(path)
         self._seen[name] = body, _mark(path.lstat())

@@ -11,11 +11,14 @@
 * A kernel that forwards IPv6 takes itself for a router and forgets the default route it learnt
   from advertisements, unless `accept_ra` is 2. So the node begins to forward IPv6 with its first
   IPv6 workload, and its uplinks go on listening.
+* Writing an IPv6 `forwarding` or `proxy_ndp` takes the lock of all of the kernel's network
+  configuration, and spins until it has it: an interface without IPv6 addresses goes without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from cni_plugin.dataplane import HOST_LINK_LOCAL
 from libtortie.errors import KernelError, NotFound, first_line
@@ -33,8 +36,8 @@ WORKLOAD = (
     ("net/ipv4/neigh/{}/proxy_delay", "0"),
     ("net/ipv4/conf/{}/proxy_arp", "1"),
 )
+NO_ROUTER = (("net/ipv6/conf/{}/accept_ra", "0"),)
 WORKLOAD_IPV6 = (
-    ("net/ipv6/conf/{}/accept_ra", "0"),
     ("net/ipv6/conf/{}/forwarding", "1"),
     ("net/ipv6/neigh/{}/proxy_delay", "0"),
     ("net/ipv6/conf/{}/proxy_ndp", "1"),
@@ -62,9 +65,49 @@ def ensure_ipv6(kernel: Kernel, uplinks: Iterable[str]) -> None:
         return  # IPv6 is not there: nothing to forward
 
 
-def ensure_workloads(kernel: Kernel, interfaces: Iterable[str]) -> frozenset[str]:
-    """Set up these interfaces; returns those that could not be (not there yet, or refused)."""
-    return frozenset(name for name in interfaces if not _ensure(kernel, name))
+def ensure_workloads(
+    kernel: Kernel, interfaces: Iterable[str], ipv6: Collection[str] = ()
+) -> frozenset[str]:
+    """Set up these interfaces, those of `ipv6` for IPv6, too; returns those that could not be (not
+    there yet, or refused)."""
+    return frozenset(name for name in interfaces if not _ensure(kernel, name, name in ipv6))
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """The interfaces to be set up, each with what stands for its link and endpoint: made anew or
+    changed, it is another object. In another `round` all are to be looked at again."""
+
+    by_interface: Mapping[str, object]
+    round: int = 0
+
+
+@dataclass(slots=True)
+class NodeSettings:
+    """Sets up the node and each wire once, and all of them anew in each round.
+
+    For one lane. `uplinks` are the links that shall go on listening to IPv6 routers.
+    """
+
+    kernel: Kernel
+    uplinks: tuple[str, ...] = ()
+    _round: int = -1
+    _ipv6: bool = False
+    _done: dict[str, object] = field(default_factory=dict)
+
+    def ensure(self, wanted: Wires, ipv6: frozenset[str]) -> frozenset[str]:
+        """Bring them about; the interfaces that could not be set up. Raises `KernelError`."""
+        if self._round != wanted.round:
+            ensure_node(self.kernel)
+            self._ipv6, self._done, self._round = False, {}, wanted.round
+        if ipv6 and not self._ipv6:
+            ensure_ipv6(self.kernel, self.uplinks)
+            self._ipv6 = True
+        wires = wanted.by_interface
+        done = {name: wire for name, wire in self._done.items() if wires.get(name) is wire}
+        failed = ensure_workloads(self.kernel, wires.keys() - done.keys(), ipv6)
+        self._done = {name: wire for name, wire in wires.items() if name not in failed}
+        return failed
 
 
 def ensure_gateways(kernel: Kernel, interfaces: Iterable[str]) -> str:
@@ -88,14 +131,14 @@ def ensure_gateways(kernel: Kernel, interfaces: Iterable[str]) -> str:
     return trouble
 
 
-def _ensure(kernel: Kernel, interface: str) -> bool:
+def _ensure(kernel: Kernel, interface: str, ipv6: bool) -> bool:
     try:
         for name, value in WORKLOAD:
             kernel.write_sysctl(name.format(interface), value)
     except (NotFound, KernelError):
         return False
     try:
-        for name, value in WORKLOAD_IPV6:
+        for name, value in NO_ROUTER + (WORKLOAD_IPV6 if ipv6 else ()):
             kernel.write_sysctl(name.format(interface), value)
     except NotFound:
         return True  # IPv6 is off on this interface or in this kernel

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_interface
 from typing import Any
 
 from libtortie.datastore.crd_names import Json, Place, metadata_of, place_text, require_name
@@ -26,6 +26,7 @@ from libtortie.kube.replies import decode
 from libtortie.model import names
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Key, Kind, ResourceKey, Resources, Scope
+from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
 from libtortie.model.resources import API_VERSION, WorkloadEndpoint, parse_resource
 
 CALICO = "cni.projectcalico.org/"
@@ -48,6 +49,8 @@ _NOTES = (
     names.ANNOTATION_MTU,
 )
 _OF_A_VM = _NOTES[4:]
+LONGEST_WISH = 4096
+"""Characters of such an annotation, as ADD takes it."""
 _LABEL_VALUE_MAX = 63
 _DASH = re.compile(r"(?<!-)-(?!-)")
 
@@ -142,7 +145,8 @@ def _parts(key: ResourceKey) -> tuple[str, str]:
     if len(parts) != 4 or (parts[1], parts[3]) != (names.ORCHESTRATOR_K8S, ENDPOINT):
         raise InvalidInput(
             f"WorkloadEndpoint {key.namespace}/{key.name}: the Kubernetes datastore keeps "
-            f"endpoints on pods: want a pod's interface {ENDPOINT}"
+            f"endpoints on pods: want a pod's interface {ENDPOINT} (for another one use a plugin "
+            "such as bridge or macvlan, with tortie-ipam, or the etcd datastore)"
         )
     return parts[0], parts[2]
 
@@ -234,7 +238,7 @@ def _spec(pod: Pod, mac: str) -> Mapping[str, Any]:
             for port in container.ports
             if port.name or port.host_port
         ],
-        "allowSpoofedSourcePrefixes": _texts(meta.annotations.get(SOURCES, "")),
+        "allowSpoofedSourcePrefixes": _networks(meta.annotations.get(SOURCES, "")),
     }
 
 
@@ -251,15 +255,29 @@ def _translations(text: str, own: list[IPAddress]) -> list[dict[str, str]]:
 
 def _address(text: str) -> IPAddress | None:
     try:
-        return ip_address(text)
+        address = plain_address(text)
     except ValueError:
         return None
+    return address if can_be_reached(address) else None
+
+
+def _networks(annotation: str) -> list[str]:
+    """The networks that it names; what is none was not there when ADD looked."""
+    return [text for text in _texts(annotation) if _is_network(text)]
+
+
+def _is_network(text: str) -> bool:
+    try:
+        plain_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _texts(annotation: str) -> list[str]:
     """An annotation's JSON list; ADD refused one that is none, so it was changed since: nothing."""
     try:
-        found = json.loads(annotation or "[]")
+        found = json.loads(annotation or "[]") if len(annotation) <= LONGEST_WISH else None
     except (ValueError, RecursionError):
         return []
     return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []

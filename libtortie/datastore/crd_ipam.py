@@ -7,7 +7,6 @@ differs: names of fields, what is required, how `deleted` is written, keys that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_network
 from typing import Any
 
 from libtortie.datastore.crd_names import Group, Json
@@ -24,6 +23,7 @@ from libtortie.datastore.ipam_codec import (
 from libtortie.errors import Malformed
 from libtortie.model.ipam import Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.keys import AffinityKey, BlockKey, HandleKey, IPNetwork
+from libtortie.model.plain_ip import plain_network
 
 _CLAIM_TIME, _ETCDS_CLAIM_TIME = "affinityClaimTime", "affinity_claim_time"
 _TYPES = ("host", "virtual")
@@ -120,7 +120,7 @@ def is_deleted(spec: Mapping[str, Any]) -> bool:
 def _network(where: str, spec: Mapping[str, Any]) -> IPNetwork:
     text = _text(where, "cidr", spec)
     try:
-        return ip_network(text)
+        return plain_network(text, strict=True)
     except ValueError as error:
         raise Malformed(f"{where}: cidr: {error}") from error
 

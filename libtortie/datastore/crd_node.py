@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_interface
 from typing import Any
 
 from libtortie.datastore import gojson
@@ -19,6 +19,7 @@ from libtortie.datastore.port import Value
 from libtortie.errors import Malformed
 from libtortie.kube.objects import KubeNode
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
+from libtortie.model.plain_ip import plain_address
 from libtortie.model.resources import API_VERSION, Node, parse_resource
 
 PREFIX = "projectcalico.org/"
@@ -35,7 +36,7 @@ def _interface(text: str) -> Any:
 
 
 def _address(text: str) -> Any:
-    ip_address(text)
+    plain_address(text)
     return text
 
 

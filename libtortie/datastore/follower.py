@@ -1,9 +1,10 @@
-"""Notice commits of any process to a SQLite file: one thread, one connection, one signal.
+"""Notice commits of any process to a SQLite file: one thread, one connection, one feed.
 
 A commit in WAL mode is written to the `-wal` file (inotify wakes us) and then published in
 shared memory, which no event announces. So after each event the thread looks at once and then
-again after 0.5, 1, 2… ms, until it is back at its idle pace of 100 ms, which alone would do
-where inotify is not to be had.
+again after 0.5, 2, 8… ms, until it is back at its idle pace of 100 ms, which alone would do
+where inotify is not to be had. What this process commits the feed has by then: it is told where
+the log ends, and wakes nobody.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ import sqlite3
 import threading
 from pathlib import Path
 
+from libtortie.datastore.feed import Feed
 from libtortie.datastore.inotify import FileWatch
-from libtortie.datastore.sqlite_file import SqliteFile
-from libtortie.datastore.watching import Signal
+from libtortie.datastore.sqlite_file import NEWEST, SqliteFile
 from libtortie.errors import TortieError
 
 IDLE = 0.1
 IDLE_WITHOUT_INOTIFY = 0.02
 BRISK = 0.0005
+SLOWER = 4
+"""By how much each look that found nothing lets the next one wait longer."""
 
 _log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Bumps `signal` after every commit that is made after the constructor returned."""
+    """Tells `feed` of every commit that is made after the constructor returned."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, feed: Feed) -> None:
         """Raises `Unavailable` or `Malformed` when the file cannot be read."""
-        self.signal = Signal()
+        self.feed = feed
         self._file = file
         self._stopping = threading.Event()
         with file.translated():
@@ -46,7 +49,7 @@ class Follower:
 
     def stop(self) -> None:
         """End every watch and the thread, and release everything."""
-        self.signal.close()
+        self.feed.close()
         self._stopping.set()
         if self._watch is not None:
             self._watch.interrupt()
@@ -60,9 +63,9 @@ class Follower:
             with self._file.translated():
                 self._follow()
         except TortieError as error:
-            self.signal.fail(str(error))
+            self.feed.fail(str(error))
         except BaseException as error:
-            self.signal.fail(f"{self._file.path}: nobody follows it any more: {error!r}")
+            self.feed.fail(f"{self._file.path}: nobody follows it any more: {error!r}")
             raise
 
     def _follow(self) -> None:
@@ -74,9 +77,9 @@ class Follower:
             version = self._data_version()
             if version != self._version:
                 self._version = version
-                self.signal.bump()
+                self.feed.reached(self._newest())
                 touched = True
-            delay = BRISK if touched else min(2 * delay, idle)
+            delay = BRISK if touched else min(SLOWER * delay, idle)
 
     def _wait(self, seconds: float) -> bool:
         if self._watch is not None:
@@ -88,6 +91,11 @@ class Follower:
         """A number that differs after a commit of any other connection."""
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         return int(version)
+
+    def _newest(self) -> int:
+        """The revision at which the log ends."""
+        (revision,) = self._connection.execute(NEWEST).fetchone()
+        return int(revision)
 
 
 def _file_watch(wal: Path) -> FileWatch | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from ipaddress import ip_network
 from typing import Any, TypeVar
 
 from libtortie.datastore import gojson
@@ -37,6 +36,7 @@ from libtortie.model.ipam import (
     Persistence,
 )
 from libtortie.model.keys import IPNetwork
+from libtortie.model.plain_ip import plain_network
 from libtortie.model.times import rfc3339
 
 Place = TypeVar("Place")
@@ -155,7 +155,7 @@ def handle_from_wire(path: str, data: Mapping[str, Any]) -> Handle:
 @lru_cache(maxsize=1 << 14)
 def _network(text: str) -> IPNetwork:
     """The same object for all of a block's handles: parsing it costs more than all the rest."""
-    return ip_network(text)
+    return plain_network(text, strict=True)
 
 
 def config_to_wire(config: IPAMConfig) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from libtortie.datastore.codec import as_read, decode, name_of
+from libtortie.datastore.feed import Feed, History
 from libtortie.datastore.operations import (
     only,
     payload_of,
@@ -32,9 +33,9 @@ from libtortie.datastore.port import (
     Update,
     Value,
 )
-from libtortie.datastore.records import Stored, listing_of, names_of, snapshot_of
+from libtortie.datastore.records import Change, Stored, listing_of, names_of, snapshot_of
 from libtortie.datastore.stamps import Stamps
-from libtortie.datastore.watching import History, LogWatch, Signal
+from libtortie.datastore.watching import LogWatch
 from libtortie.errors import AlreadyExists, Conflict, NotFound
 from libtortie.model.keys import Key, Scope, path_of, scope_bounds
 
@@ -66,12 +67,12 @@ class Rows(Protocol):
         """Some changes of a range after a revision, oldest first. Raises `Compacted`."""
         ...
 
-    def put(self, path: str, data: bytes) -> int:
-        """Write a row and log it; the revision of the change."""
+    def put(self, path: str, data: bytes) -> Change:
+        """Write a row and log it."""
         ...
 
-    def remove(self, path: str) -> int:
-        """Remove a row and log it; the revision of the change."""
+    def remove(self, path: str) -> Change:
+        """Remove a row and log it."""
         ...
 
 
@@ -90,12 +91,12 @@ class LoggedStore(ABC):
         """An exclusive transaction: committed when the block ends, undone when it raises."""
 
     @abstractmethod
-    def _signal(self) -> Signal:
+    def _feed(self) -> Feed:
         """What a new watch waits on; it must notice every commit made after this call."""
 
     @abstractmethod
-    def _committed(self) -> None:
-        """Wake this process' watches."""
+    def _committed(self, changes: Sequence[Change]) -> None:
+        """Tell this process' watches of a commit of its own."""
 
     @property
     def atomic(self) -> bool:
@@ -158,8 +159,8 @@ class LoggedStore(ABC):
             stored = rows.read(path)
             at = str(stored.revision) if revision is None and stored else revision
             verify(Delete(key, at or ""), stored)
-            rows.remove(path)
-        self._committed()
+            change = rows.remove(path)
+        self._committed((change,))
 
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
         """Apply all operations or none. Raises `Conflict`."""
@@ -171,7 +172,7 @@ class LoggedStore(ABC):
     def watch(self, scope: Scope, revision: str) -> LogWatch:
         """Events of a scope after `revision` (a `Listing.revision`)."""
         _bounds(scope)  # raises for what could not be stored
-        return LogWatch(scope, revision, self._signal(), self._history)
+        return LogWatch(scope, revision, self._feed())
 
     def _history(self, low: str, high: str, after: int) -> History:
         with self._reading() as rows:
@@ -191,22 +192,22 @@ class LoggedStore(ABC):
                     payloads[place] = replacement(op, stored, self._stamps)
             # From here on nothing is refused.
             written = [_write(rows, op, payload) for op, payload in zip(ops, payloads, strict=True)]
-        if any(isinstance(op, Create | Update | Delete) for op in ops):
-            self._committed()
+        if changes := [change for change in written if change is not None]:
+            self._committed(changes)
         return tuple(
-            Record(op.key, as_read(op.key, op.value, data), str(revision))
-            if isinstance(op, Create | Update) and data is not None
+            Record(op.key, as_read(op.key, op.value, change.data), str(change.revision))
+            if isinstance(op, Create | Update) and change is not None and change.data is not None
             else None
-            for op, data, revision in zip(ops, payloads, written, strict=True)
+            for op, change in zip(ops, written, strict=True)
         )
 
 
-def _write(rows: Rows, op: Op, payload: bytes | None) -> int | None:
-    """Put or remove one row; the revision of a put."""
+def _write(rows: Rows, op: Op, payload: bytes | None) -> Change | None:
+    """Put or remove one row."""
     if isinstance(op, Create | Update) and payload is not None:
         return rows.put(_path(op.key), payload)
     if isinstance(op, Delete):
-        rows.remove(_path(op.key))
+        return rows.remove(_path(op.key))
     return None
 
 

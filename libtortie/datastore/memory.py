@@ -7,14 +7,15 @@ survive here either.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
+from libtortie.datastore.feed import BATCH, Feed, History
 from libtortie.datastore.logged import LoggedStore
 from libtortie.datastore.records import Change, Stored
 from libtortie.datastore.stamps import Stamps, random_uid, utc_now
-from libtortie.datastore.watching import BATCH, History, Signal, require_history
+from libtortie.datastore.watching import require_history
 from libtortie.errors import Closed
 
 
@@ -30,7 +31,7 @@ class MemoryDatastore(LoggedStore):
         super().__init__(Stamps(now, new_uid))
         self._lock = threading.RLock()
         self._table = _Table()
-        self._watchers = Signal()
+        self._watchers = Feed(self._history)
 
     @contextmanager
     def _reading(self) -> Iterator[_Table]:
@@ -44,25 +45,25 @@ class MemoryDatastore(LoggedStore):
         with self._reading() as table:
             yield table  # nothing to undo: whoever writes has done all refusing before
 
-    def _signal(self) -> Signal:
+    def _feed(self) -> Feed:
         with self._reading():
             pass  # raises when closed
         return self._watchers
 
-    def _committed(self) -> None:
-        self._watchers.bump()
+    def _committed(self, changes: Sequence[Change]) -> None:
+        self._watchers.committed(changes)
 
     def put_raw(self, path: str, data: bytes) -> None:
         """Store bytes that did not come from the codec, as a foreign writer would."""
         with self._writing() as table:
-            table.put(path, data)
-        self._committed()
+            change = table.put(path, data)
+        self._committed((change,))
 
     def compact(self) -> None:
         """Forget all history: a watch from an older revision is `Compacted`."""
         with self._writing() as table:
             table.compact()
-        self._committed()
+        self._watchers.look()
 
     def close(self) -> None:
         """Every open watch ends; every later call is `Closed`."""
@@ -100,12 +101,12 @@ class _Table:
             return History(tuple(changes), changes[-1].revision)
         return History(tuple(changes), self.revision())
 
-    def put(self, path: str, data: bytes) -> int:
-        revision = self._append(path, data)
-        self._rows[path] = Stored(path, revision, data)
-        return revision
+    def put(self, path: str, data: bytes) -> Change:
+        change = self._append(path, data)
+        self._rows[path] = Stored(path, change.revision, data)
+        return change
 
-    def remove(self, path: str) -> int:
+    def remove(self, path: str) -> Change:
         del self._rows[path]
         return self._append(path, None)
 
@@ -113,7 +114,7 @@ class _Table:
         self._compacted = self.revision()
         self._log.clear()
 
-    def _append(self, path: str, data: bytes | None) -> int:
-        revision = self.revision() + 1
-        self._log.append(Change(revision, path, data))
-        return revision
+    def _append(self, path: str, data: bytes | None) -> Change:
+        change = Change(self.revision() + 1, path, data)
+        self._log.append(change)
+        return change

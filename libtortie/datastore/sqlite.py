@@ -17,17 +17,18 @@ from __future__ import annotations
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from libtortie.datastore.feed import BATCH, Feed, History
 from libtortie.datastore.logged import LoggedStore
 from libtortie.datastore.records import Change, Stored
-from libtortie.datastore.sqlite_file import SqliteFile
+from libtortie.datastore.sqlite_file import NEWEST, SqliteFile
 from libtortie.datastore.stamps import Stamps, random_uid, utc_now
-from libtortie.datastore.watching import BATCH, History, Signal, require_history
+from libtortie.datastore.watching import require_history
 from libtortie.deadline import Deadline
 from libtortie.errors import InvalidInput, Unavailable
 
@@ -86,7 +87,8 @@ class SqliteDatastore(LoggedStore):
         """Forget all history: a watch from an older revision is `Compacted`."""
         with self._writing() as rows:
             rows.forget(rows.revision())
-        self._committed()
+        if self._follower is not None:
+            self._follower.feed.look()
 
     def close(self) -> None:
         """Every open watch ends; every later call is `Closed`."""
@@ -124,23 +126,23 @@ class SqliteDatastore(LoggedStore):
         finally:
             self._write_lock.release()
 
-    def _signal(self) -> Signal:
+    def _feed(self) -> Feed:
         from libtortie.datastore.follower import Follower  # ctypes, for those who watch
 
         with self._follower_lock:
             with self._file.connection():
                 pass  # raises when closed or replaced
-            if self._follower is not None and self._follower.signal.failed:
+            if self._follower is not None and self._follower.feed.failed:
                 self._follower.stop()
                 self._follower = None
             if self._follower is None:
-                self._follower = Follower(self._file)
-            return self._follower.signal
+                self._follower = Follower(self._file, Feed(self._history))
+            return self._follower.feed
 
-    def _committed(self) -> None:
+    def _committed(self, changes: Sequence[Change]) -> None:
         follower = self._follower
         if follower is not None:
-            follower.signal.bump()
+            follower.feed.committed(changes)
 
     def _give_id(self) -> None:
         """A file from before files had ids gets one."""
@@ -195,9 +197,7 @@ class _SqliteRows:
         return None if row is None else Stored(*row)
 
     def revision(self) -> int:
-        (revision,) = self._sql.execute(
-            "SELECT seq FROM sqlite_sequence WHERE name = 'log'"
-        ).fetchone()
+        (revision,) = self._sql.execute(NEWEST).fetchone()
         return int(revision)
 
     def history(self, low: str, high: str, after: int) -> History:
@@ -211,16 +211,16 @@ class _SqliteRows:
         changes = tuple(Change(*row) for row in found)
         return History(changes, changes[-1].revision if len(changes) == BATCH else newest)
 
-    def put(self, path: str, data: bytes) -> int:
-        revision = self._append(path, data)
+    def put(self, path: str, data: bytes) -> Change:
+        change = self._append(path, data)
         self._sql.execute(
             "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT (path)"
             " DO UPDATE SET revision = excluded.revision, data = excluded.data",
-            (path, revision, data),
+            (path, change.revision, data),
         )
-        return revision
+        return change
 
-    def remove(self, path: str) -> int:
+    def remove(self, path: str) -> Change:
         self._sql.execute("DELETE FROM kv WHERE path = ?", (path,))
         return self._append(path, None)
 
@@ -247,10 +247,10 @@ class _SqliteRows:
                 "UPDATE meta SET value = ? WHERE name = 'compacted'", (str(revision),)
             )
 
-    def _append(self, path: str, data: bytes | None) -> int:
+    def _append(self, path: str, data: bytes | None) -> Change:
         self._wrote += 1
         found = self._sql.execute("INSERT INTO log (path, data) VALUES (?, ?)", (path, data))
-        return int(found.lastrowid or 0)
+        return Change(int(found.lastrowid or 0), path, data)
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -35,6 +35,8 @@ CREATE TABLE log (revision INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL
 INSERT INTO meta VALUES ('compacted', '0');
 INSERT INTO sqlite_sequence VALUES ('log', 0);
 """
+NEWEST = "SELECT seq FROM sqlite_sequence WHERE name = 'log'"
+"""The newest revision, also when all of the log was forgotten."""
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gfs2"}

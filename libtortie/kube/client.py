@@ -27,7 +27,7 @@ from libtortie.kube.config import KubeConfig
 from libtortie.kube.credentials import Credentials, describe, load, signature
 from libtortie.kube.lines import LineSplitter, RawEvent, decode_line
 from libtortie.kube.objects import KubeObject
-from libtortie.kube.port import Applied, Bookmark, Gone, Overloaded, PatchType
+from libtortie.kube.port import Applied, Bookmark, Gone, Overloaded, PatchType, at_once
 from libtortie.kube.transport import (
     ConnectError,
     DeadlineError,
@@ -115,9 +115,11 @@ class HttpKubeClient:
         except errors.Compacted:  # the pages' state is gone meanwhile: all at once
             return self._pages(model, namespace, label_selector, field_selector, 0)
 
-    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+    def pages(
+        self, model: type[T], namespace: str = "", *, before: Callable[[], None] = at_once
+    ) -> Iterator[tuple[tuple[T, ...], str]]:
         """As `list`, a page at a time. Raises `Compacted`: begin anew."""
-        return self._read_pages(model, namespace, "", "", PAGE)
+        return self._read_pages(model, namespace, "", "", limit=PAGE, before=before)
 
     def watch(
         self,
@@ -356,16 +358,25 @@ class HttpKubeClient:
     ) -> tuple[tuple[T, ...], str]:
         found: list[T] = []
         version = ""
-        for page in self._read_pages(model, namespace, label_selector, field_selector, limit):
+        pages = self._read_pages(model, namespace, label_selector, field_selector, limit=limit)
+        for page in pages:
             found += page[0]
             version = page[1]
         return tuple(found), version
 
     def _read_pages(
-        self, model: type[T], namespace: str, label_selector: str, field_selector: str, limit: int
+        self,
+        model: type[T],
+        namespace: str,
+        label_selector: str,
+        field_selector: str,
+        *,
+        limit: int,
+        before: Callable[[], None] = at_once,
     ) -> Iterator[tuple[tuple[T, ...], str]]:
         token, asked = "", set[str]()
         while True:
+            before()
             request = prepare.list_(
                 model.api,
                 namespace,

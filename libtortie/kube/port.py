@@ -10,7 +10,7 @@ was accepted and never answered) → `Overloaded`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -71,6 +71,10 @@ class Synced:
     """
 
 
+def at_once() -> None:
+    """What is asked before a request that need not wait."""
+
+
 class KubeReader(Protocol):
     """Read access, typed by the object's class."""
 
@@ -89,8 +93,11 @@ class KubeReader(Protocol):
         """Objects and the list's resourceVersion; an empty namespace means all."""
         ...
 
-    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
-        """As `list`, a page at a time, for what is too much to have at once.
+    def pages(
+        self, model: type[T], namespace: str = "", *, before: Callable[[], None] = at_once
+    ) -> Iterator[tuple[tuple[T, ...], str]]:
+        """As `list`, a page at a time, for what is too much to have at once; `before` each request
+        its caller is asked whether it may be made yet.
 
         Raises `Compacted` when the state that the first page is of is gone: begin anew.
         """

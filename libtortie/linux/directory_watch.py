@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import threading
 from pathlib import Path
 
 _IN_CLOSE_WRITE = 0x008
@@ -40,8 +41,14 @@ class DirectoryWatch:
             os.read(self._inotify, 1 << 16)
 
     def close(self) -> None:
-        """Release the descriptor."""
-        os.close(self._inotify)
+        """Release the descriptor, on a thread: the kernel takes 10 to 20 ms for it, until nobody
+        can be looking at the watch any more (SRCU), and what was waited for is there now."""
+        give_up = threading.Thread(target=os.close, args=(self._inotify,), name="unwatch")
+        give_up.daemon = True
+        try:
+            give_up.start()
+        except RuntimeError:  # no threads left, or the interpreter ends
+            os.close(self._inotify)
 
 
 def _check(result: int) -> int:

@@ -134,7 +134,7 @@ def _change(
 def _delete(
     space: Space, ifname: str, fields: dict[str, int], attrs: list[tuple[str, Any]], what: str
 ) -> bool:
-    ifindex = space.channel.ifindex(ifname)
+    ifindex = space.names.ifindex(ifname)
     if not ifindex:
         return False
     body = encode(ndmsg, {**fields, "ifindex": ifindex}, attrs)

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import errno
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from libtortie.errors import KernelError, NotFound
 from libtortie.linux import routes as route_wire
 from libtortie.linux import sysctl, veth, wire
 from libtortie.linux.channel import Refused
 from libtortie.linux.netns import DEADLINE
-from libtortie.linux.port import MAIN_TABLE, IPInterface, IPNetwork, Link, Route, VethPair
+from libtortie.linux.port import (
+    MAIN_TABLE,
+    IPInterface,
+    IPNetwork,
+    Kernel,
+    Link,
+    Route,
+    VethPair,
+)
 from libtortie.linux.rtnetlink import (
     RTM_DELROUTE,
     RTM_GETADDR,
@@ -28,6 +37,8 @@ from libtortie.linux.space import NLM_F_CREATE, NLM_F_REPLACE, Space
 
 if TYPE_CHECKING:
     from libtortie.linux.monitor import Monitor
+
+T = TypeVar("T")
 
 EVENT_BUFFER = 4 << 20
 """Bytes of unread notifications before the kernel drops some: about 10,000 route changes."""
@@ -58,8 +69,10 @@ class NetlinkKernel:
         answer = self._space.find(name)
         return None if answer is None else answer.link
 
-    def ensure_veth(self, pair: VethPair) -> tuple[Link, Link]:
+    def ensure_veth(self, pair: VethPair, inside: Kernel | None = None) -> tuple[Link, Link]:
         """Create the pair or find it in place; (host, pod) ends, up. See `veth.ensure_veth`."""
+        if isinstance(inside, NetlinkKernel):
+            return veth.ensure_veth(self._space, inside._space, pair)
         with Space(pair.pod_netns, deadline=self._deadline) as pod:
             return veth.ensure_veth(self._space, pod, pair)
 
@@ -115,7 +128,7 @@ class NetlinkKernel:
         The kernel selects table and link itself. It cannot select a destination: `dst` costs a
         memory search over its dump (1 ms per 2,000 routes), not a reading of each route.
         """
-        ifindex = self._space.channel.ifindex(ifname) if ifname else 0
+        ifindex = self._space.names.ifindex(ifname) if ifname else 0
         if ifname and not ifindex:
             return ()
         if dst is not None:
@@ -134,7 +147,7 @@ class NetlinkKernel:
 
         def name_of(index: int) -> str:
             if index not in names:
-                names[index] = self._space.channel.ifname(index)
+                names[index] = self._space.names.ifname(index)
             return names[index]
 
         found = []
@@ -158,7 +171,7 @@ class NetlinkKernel:
 
     def delete_route(self, route: Route) -> bool:
         """Delete the route with this key; with an ifname only if it points there."""
-        ifindex = self._space.channel.ifindex(route.ifname) if route.ifname else 0
+        ifindex = self._space.names.ifindex(route.ifname) if route.ifname else 0
         if route.ifname and not ifindex:
             return False
         if route_wire.effective_priority(route) == 0 and not self._holds_metric_zero(route):
@@ -180,6 +193,10 @@ class NetlinkKernel:
         """Set a value under /proc/sys; no write when it has that value already."""
         self._space.run(lambda: sysctl.write_sysctl(name, value))
 
+    def visit(self, work: Callable[[], T]) -> T:
+        """Do something inside the namespace: what it asks of us there takes no further visit."""
+        return self._space.run(work)
+
     def events(self) -> Monitor:
         """Link and route changes from this call on; ends when `close` is called.
 
@@ -192,7 +209,7 @@ class NetlinkKernel:
             if self._closed:
                 raise KernelError("the kernel adapter is closed")
             sock = self._space.run(lambda: Monitor.open_socket(self._event_buffer))
-            monitor = Monitor(sock, self._space.channel.ifname)
+            monitor = Monitor(sock, self._space.names.ifname)
             self._monitors = [each for each in self._monitors if not each.closed]
             self._monitors.append(monitor)
             return monitor

@@ -142,8 +142,10 @@ class Kernel(Protocol):
         """One link by name."""
         ...
 
-    def ensure_veth(self, pair: VethPair) -> tuple[Link, Link]:
+    def ensure_veth(self, pair: VethPair, inside: Kernel | None = None) -> tuple[Link, Link]:
         """Create the pair (or find exactly this pair in place); returns (host, pod) ends, up.
+
+        `inside` is the pod's namespace where it is open already.
 
         A host-side link of that name that is not this pair's is deleted first when it is a
         veth whose peer is gone or in another namespace; any other kind is a `KernelError`,
@@ -152,7 +154,7 @@ class Kernel(Protocol):
         ...
 
     def delete_link(self, name: str) -> bool:
-        """Delete a link; False when there was none."""
+        """Delete a link; False when there was none. Raises Unavailable when it does not go."""
         ...
 
     def set_link(
@@ -222,6 +224,10 @@ class Kernel(Protocol):
 
         Raises as `read_sysctl`, and KernelError for a value the kernel refuses.
         """
+        ...
+
+    def visit(self, work: Callable[[], T]) -> T:
+        """Do something with several of this namespace's sysctls, which takes one visit to it."""
         ...
 
     def events(self) -> Iterator[NetworkEvent]:

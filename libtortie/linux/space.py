@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import io
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from libtortie.errors import InvalidInput, NotFound
+from libtortie.errors import InvalidInput, KernelError, NotFound, Unavailable
 from libtortie.linux import wire
 from libtortie.linux.channel import IFNAME_MAX, Channel, Refused, open_socket
 from libtortie.linux.netns import (
@@ -37,6 +39,11 @@ T = TypeVar("T")
 NLM_F_REPLACE = 0x100
 NLM_F_EXCL = 0x200
 NLM_F_CREATE = 0x400
+FIRST_LOOK, LONGEST_LOOK = 0.0005, 0.005
+"""Seconds between looks whether a link is gone."""
+DELETION_SECONDS = 20.0
+"""How long a link may take to go."""
+_IDLE_CHANNELS = 4
 
 
 class Space:
@@ -55,8 +62,12 @@ class Space:
             self.namespace, sock = _open("", enter=False)
         self.inode = identity(self.namespace)
         self.channel = Channel(sock, lambda: self.run(open_socket))
-        # Deleting a link takes the kernel 15 ms: no other request waits in line behind that.
-        self.slow_channel = Channel(None, lambda: self.run(open_socket))
+        # In our own namespace, where many ask, names are told whatever else is being asked; another
+        # one is opened for one caller, who has a socket there already.
+        self.names = self.channel if path else Channel(None, lambda: self.run(open_socket))
+        self._idle: list[Channel] = []
+        self._closed = False
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -66,9 +77,30 @@ class Space:
 
     def close(self) -> None:
         """Let go of the namespace. A second time does nothing."""
-        self.channel.close()
-        self.slow_channel.close()
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for channel in (self.channel, self.names, *idle):
+            channel.close()
         self.namespace.close()
+
+    @contextmanager
+    def slow_channel(self) -> Iterator[Channel]:
+        """A channel that nobody else uses meanwhile, for what takes the kernel milliseconds."""
+        with self._lock:
+            if self._closed:
+                raise KernelError("the kernel adapter is closed")
+            idle = self._idle.pop() if self._idle else None
+        channel = idle or Channel(None, lambda: self.run(open_socket))
+        try:
+            yield channel
+        finally:
+            with self._lock:
+                kept = not self._closed and len(self._idle) < _IDLE_CHANNELS
+                if kept:
+                    self._idle.append(channel)
+            if not kept:
+                channel.close()
 
     def run(self, work: Callable[[], T]) -> T:
         """Run `work` inside the namespace."""
@@ -78,7 +110,7 @@ class Space:
 
     def ifindex(self, name: str) -> int:
         """The index of a link. Raises NotFound."""
-        ifindex = self.channel.ifindex(name)
+        ifindex = self.names.ifindex(name)
         if not ifindex:
             raise NotFound(f"no link {name} in {self.name}")
         return ifindex
@@ -107,7 +139,8 @@ class Space:
             raise InvalidInput(f"a link name has 1 to {IFNAME_MAX} characters, {name!r} does not")
         try:
             what = f"create link {name} in {self.name}"
-            self.slow_channel.request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, what)
+            with self.slow_channel() as channel:
+                channel.request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, what)
         except Refused as error:
             if error.code == errno.EEXIST:
                 return False
@@ -126,18 +159,50 @@ class Space:
             raise
 
     def delete_link(self, name: str) -> bool:
-        """Delete a link; False when there was none."""
-        ifindex = self.channel.ifindex(name)
+        """Delete a link; False when there was none. Returns once it is gone for everybody.
+
+        Within a millisecond the kernel shuts a link and its peer down, drops their routes and
+        takes both out of sight, so that their names are free; then it waits some 15 ms for readers
+        of its tables before it lets go of the rest, for which nobody here has to wait. Raises
+        `Unavailable` when it is still there after `DELETION_SECONDS`, which are counted in steps,
+        so that a machine that stood still has lost one of them.
+        """
+        ifindex = self.names.ifindex(name)
         if not ifindex:
             return False
+        ended = threading.Event()
+        refusals: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self._delete(ifindex, f"delete link {name} in {self.name}")
+            except BaseException as error:
+                refusals.append(error)
+            finally:
+                ended.set()
+
         try:
-            what = f"delete link {name} in {self.name}"
-            self.slow_channel.request(RTM_DELLINK, 0, wire.link_deletion(ifindex), what)
-        except Refused as error:
-            if error.code == errno.ENODEV:
-                return False
-            raise
-        return True
+            threading.Thread(target=run, name="delete-link", daemon=True).start()
+        except RuntimeError:  # no threads left: it takes as long as it takes
+            run()
+        pause, left = FIRST_LOOK, DELETION_SECONDS
+        while not ended.wait(pause):
+            if not self.names.ifname(ifindex):
+                return True
+            left -= pause
+            if left <= 0:
+                raise Unavailable(f"deleting link {name} takes longer than {DELETION_SECONDS:g} s")
+            pause = min(2 * pause, LONGEST_LOOK)
+        if not refusals:
+            return True
+        error = refusals[0]
+        if isinstance(error, Refused) and error.code == errno.ENODEV:
+            return False
+        raise error
+
+    def _delete(self, ifindex: int, what: str) -> None:
+        with self.slow_channel() as channel:
+            channel.request(RTM_DELLINK, 0, wire.link_deletion(ifindex), what)
 
     def nsid_of(self, other: Space) -> int:
         """The number by which messages of this namespace name another; negative for none."""

@@ -7,10 +7,12 @@ that the field belongs to, and the field's name, are added where the resource is
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
+
+from libtortie.model.plain_ip import plain_network
 
 DEFAULT_BLOCK_SIZES = {4: 26, 6: 122}
 BLOCK_SIZES = {4: range(20, 33), 6: range(116, 129)}
@@ -34,7 +36,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
     _, slash, length = text.partition("/")
     if not slash or not (length.isascii() and length.isdecimal()):
         raise ValueError(f"{text!r} is not address/prefix length")
-    network = ip_network(text, strict=False)
+    network = plain_network(text)
     if network != _exact(text):
         raise ValueError(f"{text} has host bits set: the network is {network}")
     return network
@@ -42,14 +44,14 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 
 def _exact(text: str) -> IPv4Network | IPv6Network | None:
     try:
-        return ip_network(text)
+        return plain_network(text, strict=True)
     except ValueError:
         return None
 
 
 def reserved_of(text: str) -> IPv4Network | IPv6Network:
     """The network of a reservation: as `network_of`, or one address alone."""
-    return network_of(text) if "/" in text else ip_network(text)
+    return network_of(text) if "/" in text else plain_network(text, strict=True)
 
 
 def block_size_of(stored: int, cidr: str) -> int:

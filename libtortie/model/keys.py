@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 
 from libtortie.errors import Malformed
+from libtortie.model.plain_ip import plain_network
 
 IPNetwork = IPv4Network | IPv6Network
 
@@ -231,4 +232,4 @@ def _dashed(cidr: IPNetwork) -> str:
 
 def _undashed(text: str) -> IPNetwork:
     address, _, prefixlen = text.rpartition("-")
-    return ip_network(f"{address}/{prefixlen}")
+    return plain_network(f"{address}/{prefixlen}", strict=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from urllib.parse import quote
+
+from libtortie.model.plain_ip import plain_network
 
 DEFAULT_NETWORK = "k8s-pod-network"
 INTERFACE_PREFIX = "cali"
@@ -144,7 +146,7 @@ def block_of_name(name: str) -> IPv4Network | IPv6Network:
     """The block of a name; ValueError for one that no block has."""
     *parts, prefixlen = name.split("-")
     decimal = len(parts) == 4 and all(part.isdecimal() for part in parts)
-    cidr = ip_network(f"{('.' if decimal else ':').join(parts)}/{prefixlen}")
+    cidr = plain_network(f"{('.' if decimal else ':').join(parts)}/{prefixlen}", strict=True)
     if block_name(cidr) != name:
         raise ValueError(f"{name!r} would be {block_name(cidr)!r}")
     return cidr

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ipaddress import ip_address, ip_network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
@@ -17,6 +16,7 @@ from libtortie.errors import InvalidInput
 from libtortie.model import selectors
 from libtortie.model.field_errors import InconsistentError
 from libtortie.model.fields import NetworkText, network_of
+from libtortie.model.plain_ip import plain_address, plain_network
 from libtortie.model.policy import (
     DEFAULT_TIER,
     ICMP,
@@ -108,13 +108,13 @@ def _excluded(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    ip_address(text)
+    plain_address(text)
     return text
 
 
 def _any_network(text: str) -> str:
     """A network or address; bits behind the prefix length do no harm here."""
-    ip_network(text, strict=False)
+    plain_network(text)
     return text
 
 

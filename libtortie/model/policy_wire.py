@@ -21,6 +21,7 @@ from libtortie.errors import InvalidInput
 from libtortie.model.field_errors import lines_of, summary
 from libtortie.model.fields import network_of
 from libtortie.model.keys import Kind
+from libtortie.model.plain_ip import plain_address
 from libtortie.model.policy import (
     DEFAULT_TIER,
     LABEL_NAMESPACE,
@@ -210,7 +211,7 @@ def read_host_end(resource: Resource) -> HostEnd:
 def _readable_addresses(texts: object) -> Iterator[IPv4Address | IPv6Address]:
     for text in texts if isinstance(texts, list | tuple) else ():
         with suppress(ValueError):
-            yield ip_address(str(text))
+            yield plain_address(str(text))
 
 
 def _spec(resource: Resource) -> dict[str, Any]:

@@ -360,6 +360,7 @@ class FelixConfigurationSpec(Wire):
         default="", alias="bpfHostNetworkedNATWithoutCTLB"
     )
     floating_ips: str = Field(default="", alias="floatingIPs")
+    workload_source_spoofing: str = ""
     ipv4_normal_route_priority: int = Field(default=0, alias="ipv4NormalRoutePriority")
     ipv4_elevated_route_priority: int = Field(default=0, alias="ipv4ElevatedRoutePriority")
     ipv6_normal_route_priority: int = Field(default=0, alias="ipv6NormalRoutePriority")

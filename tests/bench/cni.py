@@ -20,7 +20,7 @@ import click
 
 from cni_plugin.durable import replace_file
 from cni_plugin.program import NATIVE, executable
-from lab.results import BenchRow, at_most, write
+from lab.results import BenchRow, at_most, conclude
 from tests.bench.cni_calls import Caller, Program, Sandbox, timed
 from tests.bench.cni_echo import echo_agent
 from tests.bench.cni_node import PYTHON, BenchNode, etcd_node, sqlite_node
@@ -197,13 +197,7 @@ def main(out: Path) -> None:
         rows, found = measure(directory, tell)
     if not NATIVE.exists():
         tell(f"no row for the native shim: {NATIVE} is not built, see `make shim`")
-    write(out, rows, found)
-    for row in rows:
-        tell(
-            f"{row.what}: {row.ours} {row.unit} (target {row.target:g},"
-            f" {'met' if row.met else 'NOT met'}); peer {row.peer}"
-        )
-    sys.exit(0 if all(row.met for row in rows) else 1)
+    sys.exit(0 if conclude(out, rows, found, tell) else 1)
 
 
 if __name__ == "__main__":

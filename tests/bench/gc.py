@@ -14,23 +14,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from lab.results import BenchRow, at_most, write
+from lab.results import BenchRow, at_most, conclude
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
 from tests.bench import ipam_cluster
-from tests.bench.gc_run import Failed, Used, run
+from tests.bench.gc_run import Failed, Used, run, term_held
 from tests.fakes.etcd_server import EtcdMember, etcd_members
 
 PEER = Path("build/peer/calicoctl")
 BIN = Path(sys.executable).parent
 MOST_MIB = 1024.0
+QUOTA = ["--quota-backend-bytes=8589934592"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ def measure(job: Job, size: str, member: EtcdMember) -> tuple[list[BenchRow], Ma
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    """Unwind: whatever was begun is ended."""
+    """Unwind: whatever was begun is ended, and that is not interrupted."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
@@ -127,11 +129,11 @@ def main(out: Path, nodes: int) -> None:
     addresses = nodes * ipam_cluster.PER_NODE
     rows: list[BenchRow] = []
     figures: dict[str, object] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-gc-") as directory,
-        etcd_members(Path(directory), arguments=["--quota-backend-bytes=8589934592"]) as (member,),
-        api(nodes) as server,
-    ):
+    with ExitStack() as stack:
+        with term_held():
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-gc-"))
+            (member,) = stack.enter_context(etcd_members(Path(directory), arguments=QUOTA))
+            server = stack.enter_context(api(nodes))
         with closing(EtcdDatastore(EtcdConfig(member.url))) as store:
             ipam_cluster.prepare(store)
             ipam_cluster.fill(store, nodes, endpoints=True)
@@ -149,11 +151,7 @@ def main(out: Path, nodes: int) -> None:
             except Failed as error:
                 raise click.ClickException(str(error)) from error
             rows += found
-    write(out, rows, figures)
-    for row in rows:
-        met = "met" if row.met else "NOT met"
-        click.echo(f"{row.what}: {row.ours} {row.unit} (target {row.target:g}, {met})")
-    sys.exit(0 if all(row.met for row in rows) else 1)
+    sys.exit(0 if conclude(out, rows, figures, click.echo) else 1)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -34,35 +34,59 @@ class Used:
     last: str
 
 
+@contextmanager
+def term_held() -> Iterator[None]:
+    """A SIGTERM meanwhile is told at the end: whoever leaves within `Popen`, where the child is
+    there and its number not yet known, leaves the child."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if heard:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], environ: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that has ended when this is left."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ)
+    try:
+        yield process
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
 def run(
     command: Sequence[str], environ: Mapping[str, str], *, most_seconds: float, says: str = ""
 ) -> Used:
     """Run a command to its end. Raises `Failed`."""
     name = " ".join(command)
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ)
-    handle = os.pidfd_open(process.pid)
     late = threading.Event()
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        with term_held():
+            process = stack.enter_context(_started(command, environ))
+        handle = os.pidfd_open(process.pid)
+        stack.callback(os.close, handle)
 
-    def end() -> None:
-        late.set()
-        with suppress(ProcessLookupError):  # it has ended just now
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        def end() -> None:
+            late.set()
+            with suppress(ProcessLookupError):  # it has ended just now
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
 
-    clock = threading.Timer(most_seconds, end)
-    clock.start()
-    try:
+        clock = threading.Timer(most_seconds, end)
+        clock.start()
+        stack.callback(clock.join)
+        stack.callback(clock.cancel)
         assert process.stdout is not None
         tail = _tail(process.stdout)
         _, status, used = os.wait4(process.pid, 0)
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    finally:
-        clock.cancel()
-        clock.join()
-        os.close(handle)
     seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     process.stdout.close()

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from lab.results import BenchRow, at_least, at_most, write
+from lab.results import BenchRow, at_least, at_most, conclude
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.model.ipam import Block
@@ -225,13 +225,11 @@ def main(out: Path) -> None:
         tell("the large store is filled")
         last, figures_3 = size(member, large, tell)
     rows = [first, *more, *last]
-    write(out, rows, {"callers": figures_1, "nodes": figures_2, "size": figures_3})
-    for row in rows:
-        tell(
-            f"{row.what}: {row.ours} {row.unit} (target {row.target:g},"
-            f" {'met' if row.met else 'NOT met'}); peer {row.peer}"
-        )
-    sys.exit(0 if all(row.met for row in rows) else 1)
+    sys.exit(
+        0
+        if conclude(out, rows, {"callers": figures_1, "nodes": figures_2, "size": figures_3}, tell)
+        else 1
+    )
 
 
 def _inside(directory: Path, name: str) -> Path:

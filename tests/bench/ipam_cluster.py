@@ -14,6 +14,8 @@ from libtortie.model.ipam import AffinityState, BlockAffinity, Handle
 from libtortie.model.keys import AffinityKey, BlockKey, HandleKey, Kind
 from libtortie.model.names import ANNOTATION_POD_UID, ORCHESTRATOR_K8S, host_ifname, wep_name
 from libtortie.model.resources import (
+    ClusterInformation,
+    ClusterInformationSpec,
     Node,
     ObjectMeta,
     WorkloadEndpoint,
@@ -30,7 +32,11 @@ COMMIT = 128
 
 
 def prepare(store: Datastore, *nodes: str) -> None:
-    """A pool, and the nodes that will allocate."""
+    """A pool, the nodes that will allocate, and what calicoctl wants of any cluster."""
+    about = ClusterInformation(
+        metadata=ObjectMeta(name="default"), spec=ClusterInformationSpec(datastore_ready=True)
+    )
+    store.create(about.key, about)
     wire = {"kind": "IPPool", "metadata": {"name": "default-ipv4"}, "spec": {"cidr": POOL}}
     pool = parse_resource(Kind.IP_POOL, wire)
     store.create(pool.key, pool)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.fakes.bench_remains import processes_of
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,16 +27,8 @@ def bench(tmp_path: Path) -> subprocess.Popen[str]:
 
 def of_it(process: subprocess.Popen[str], tmp_path: Path) -> list[str]:
     """What is left: files, and processes that know its directory or are its children."""
-    left = [str(path) for path in (tmp_path / "tmp").iterdir()]
-    for entry in Path("/proc").iterdir():
-        try:
-            line = (entry / "cmdline").read_text(errors="replace")
-            stat = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except (OSError, NotADirectoryError):
-            continue
-        if str(tmp_path / "tmp") in line or (len(stat) > 1 and stat[1] == str(process.pid)):
-            left.append(line)
-    return left
+    files = [str(path) for path in (tmp_path / "tmp").iterdir()]
+    return files + processes_of(process.pid, str(tmp_path / "tmp"))
 
 
 def test_each_command_has_its_rows_and_nothing_is_left(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_an_event_before_its_commit_is_published_is_looked_at_again(
         monkeypatch.setattr(follower, "_file_watch", lambda _: script)
         assert isinstance(first_event(store, start), Put)
         looks = script.waits[:3]
-    assert looks == [follower.IDLE, follower.BRISK, 2 * follower.BRISK]
+    assert looks == [follower.IDLE, follower.BRISK, follower.SLOWER * follower.BRISK]
     assert max(script.waits) <= follower.IDLE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import ExitStack
 from ipaddress import ip_network
 
 import pytest
@@ -209,6 +210,34 @@ def test_closing_the_store_ends_its_watches_and_its_service(store: Datastore) ->
         with pytest.raises(Closed, match="closed"):
             call()
     store.close()
+
+
+def test_watches_of_many_scopes_each_see_their_own_and_all_of_it(harness: Harness) -> None:
+    """Two writers in each of two clients, and more watches than writers: none misses or swaps."""
+    stores = [harness.store, harness.other]
+    nodes = [f"n{number}" for number in range(4)]
+    cidrs = [ip_network(f"10.66.{number}.0/26") for number in range(25)]
+    starts = [store.list(Affinities(node)).revision for store in stores for node in nodes]
+    watches = [(store, node) for store in stores for node in nodes]
+    with ExitStack() as stack:
+        follows = [
+            stack.enter_context(following(store, Affinities(node), start))
+            for (store, node), start in zip(watches, starts, strict=True)
+        ]
+
+        def write(number: int) -> None:
+            for cidr in cidrs:
+                key = AffinityKey(nodes[number], cidr)
+                stores[number % 2].create(key, BlockAffinity())
+                stores[number % 2].delete(key)
+
+        in_threads(len(nodes), write)
+        for (_, node), follow in zip(watches, follows, strict=True):
+            told = follow.take(2 * len(cidrs))
+            keys = [AffinityKey(node, cidr) for cidr in cidrs]
+            puts, gone = told[::2], told[1::2]
+            assert [one.record.key for one in puts if isinstance(one, Put)] == keys
+            assert gone == [Removed(key) for key in keys]
 
 
 def test_list_then_watch_misses_nothing(harness: Harness) -> None:

@@ -165,6 +165,27 @@ def test_a_link_name_too_long_is_refused(host: Kernel, pod: Kernel, pod_path: st
     assert names(host) == names(pod) == {"lo"}
 
 
+def test_a_veth_into_a_namespace_that_is_open(host: Kernel, pod: Kernel, pod_path: str) -> None:
+    near, far = host.ensure_veth(pair_to(pod_path), pod)
+    assert (names(host), names(pod)) == ({"lo", near.name}, {"lo", far.name})
+    assert host.ensure_veth(pair_to(pod_path), pod) == (near, far)
+    assert names(pod) == {"lo", far.name}, "it stays open"
+
+
+def test_a_visit_is_to_its_own_namespace(host: Kernel, pod: Kernel) -> None:
+    name = "net/ipv4/conf/default/proxy_arp"
+
+    def both() -> str:
+        pod.write_sysctl(name, "1")
+        host.write_sysctl(name, "0")
+        return pod.read_sysctl(name)
+
+    assert pod.visit(both) == "1"
+    assert (host.read_sysctl(name), pod.read_sysctl(name)) == ("0", "1")
+    with pytest.raises(NotFound):
+        pod.visit(lambda: pod.read_sysctl("net/ipv4/conf/nobody/proxy_arp"))
+
+
 def test_deleting_one_end_deletes_both(host: Kernel, pod: Kernel, pod_path: str) -> None:
     host.ensure_veth(pair_to(pod_path))
     assert host.delete_link("cali1") is True

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from libtortie.errors import KernelError, NotFound
-from libtortie.linux import netns, topology
+from libtortie.errors import KernelError, NotFound, Unavailable
+from libtortie.linux import netns, space, topology
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import (
@@ -326,7 +326,7 @@ def test_several_next_hops_read_as_the_first(host: NetlinkKernel, paths: tuple[s
     assert host.routes(dst=wanted.dst) == (wanted,)
 
 
-def test_a_route_does_not_wait_behind_a_link(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+def test_nothing_waits_behind_a_link(host: NetlinkKernel, paths: tuple[str, str]) -> None:
     """Deleting a link takes the kernel 15 ms; a cut-over has 3."""
     host.ensure_veth(pair_to(paths[1]))
     route = Route(VM, 512, "cali1", link_scope=True)
@@ -335,10 +335,85 @@ def test_a_route_does_not_wait_behind_a_link(host: NetlinkKernel, paths: tuple[s
     def cut_over() -> None:
         host.ensure_route(route)
         done.append(host.delete_route(route))
+        done.append(host.delete_link("cali1"))
 
     thread = threading.Thread(target=cut_over, daemon=True)
-    with host._space.slow_channel._lock:  # a deletion is under way
+    with host._space.slow_channel() as busy, busy._lock:  # a deletion is under way
         thread.start()
         thread.join(PATIENCE)
-        assert done == [True]
+        assert done == [True, True]
+
+
+def test_a_deletion_is_over_when_nothing_of_the_link_is_left_to_be_seen(
+    host: NetlinkKernel, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the kernel has let go of the last of it."""
+    host.ensure_veth(pair_to(paths[1]))
+    host.ensure_route(Route(VM, 512, "cali1", link_scope=True))
+    release = threading.Event()
+    delete = host._space._delete
+
+    def slow(ifindex: int, what: str) -> None:
+        delete(ifindex, what)
+        release.wait(PATIENCE)
+
+    monkeypatch.setattr(host._space, "_delete", slow)
+    try:
+        assert host.delete_link("cali1") is True
+        assert not release.is_set()
+        assert {link.name for link in host.links()} == {"lo"}
+        assert host.routes(dst=VM) == ()
+        with closing(NetlinkKernel(paths[1])) as pod:
+            assert {link.name for link in pod.links()} == {"lo"}
+        near, _ = host.ensure_veth(pair_to(paths[1]))
+        assert near.up, "its name is free"
+    finally:
+        release.set()
+
+
+def test_a_link_that_does_not_go_bounds_its_deletion(
+    host: NetlinkKernel, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    release = threading.Event()
+    monkeypatch.setattr(space, "DELETION_SECONDS", 0.05)
+    monkeypatch.setattr(host._space, "_delete", lambda *_: release.wait(PATIENCE))
+    try:
+        with pytest.raises(Unavailable, match="cali1 takes longer"):
+            host.delete_link("cali1")
+    finally:
+        release.set()
+
+
+def test_a_link_is_deleted_where_no_threads_are_left(
+    host: NetlinkKernel, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    host.ensure_veth(pair_to(paths[1]))
+    monkeypatch.setattr(threading.Thread, "start", none_left)
     assert host.delete_link("cali1") is True
+    assert host.link("cali1") is None
+
+
+def test_a_link_that_comes_and_goes_leaves_nothing(
+    host: NetlinkKernel, paths: tuple[str, str]
+) -> None:
+    indices = set()
+    for _ in range(10):
+        near, _ = host.ensure_veth(pair_to(paths[1]))
+        host.ensure_route(Route(VM, 512, "cali1", link_scope=True))
+        assert host.delete_link("cali1") is True
+        assert host.routes(dst=VM) == ()
+        indices.add(near.ifindex)
+    assert len(indices) == 10
+
+
+def test_a_closed_adapter_deletes_nothing(host: NetlinkKernel, paths: tuple[str, str]) -> None:
+    host.ensure_veth(pair_to(paths[1]))
+    with closing(NetlinkKernel(paths[0])) as other:
+        pass
+    with pytest.raises(KernelError, match="closed"):
+        other.delete_link("cali1")
+    assert host.link("cali1") is not None

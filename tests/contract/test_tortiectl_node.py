@@ -92,6 +92,21 @@ def test_install_and_uninstall(host: Host) -> None:
     host("uninstall")
 
 
+def test_the_nodes_links_lead_to_places_on_the_node(host: Host, tmp_path: Path) -> None:
+    """Some distributions have /opt/cni/bin elsewhere; the link to it is absolute."""
+    for path, target in (("opt/cni/bin", "/home/cni/bin"), ("etc/cni", "/var/lib/cni-conf")):
+        place = host.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+    outside = sorted(tmp_path.iterdir())
+    host("install")
+    assert (host.root / "home/cni/bin/tortie").is_file()
+    assert (host.root / "var/lib/cni-conf/net.d/10-tortie.conflist").is_file()
+    host("uninstall")
+    assert host.files() == {}
+    assert sorted(tmp_path.iterdir()) == outside
+
+
 def test_on_the_node_itself_this_installations_fallback_is_run(host: Host) -> None:
     places = ["--bin-dir", str(host.bins), "--conf-dir", str(host.confs), "-c", str(host.config)]
     CliRunner().invoke(main, ["node", "install", *places], catch_exceptions=False)

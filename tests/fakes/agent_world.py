@@ -248,6 +248,7 @@ class Bench:
         self.disk_broken = False
         self.inbox = Inbox()
         self.events = self.kernel.events()
+        self._settings = sysctls.NodeSettings(self.kernel)
         outlets = Outlets(
             routes=RouteTable(self.kernel, self.clock),
             lanes=self.lanes,
@@ -280,8 +281,8 @@ class Bench:
 
     # -- outlets -----------------------------------------------------------------------------
 
-    def _apply_policy(self, rules: PolicySet, interfaces: frozenset[str]) -> frozenset[str]:
-        failed = sysctls.ensure_workloads(self.kernel, interfaces)
+    def _apply_policy(self, rules: PolicySet, wires: sysctls.Wires) -> frozenset[str]:
+        failed = self._settings.ensure(wires, rules.ipv6_interfaces)
         if self.nft_broken:
             raise KernelError("nft: broken on purpose")
         if problem := self._check_rules(rules.chains, rules.sets):
@@ -295,7 +296,7 @@ class Bench:
             return "nft: broken on purpose"
         return "nft: no such rule" if self.refused_chains & chains.keys() else ""
 
-    def _write_status(self, bodies: Mapping[str, str]) -> None:
+    def _write_status(self, bodies: Mapping[str, str], resyncs: int) -> None:
         self.status = dict(bodies)
         self.status_writes += 1
 

@@ -41,13 +41,17 @@ class Authority:
         self.cert = directory / f"{name}.pem"
         self.cert.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def server(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",)) -> Pair:
-        """A server's pair for addresses and DNS names."""
-        return self._issue(name, _subject(name), (ExtendedKeyUsageOID.SERVER_AUTH,), hosts)
+    def server(
+        self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1",), days: float = 1
+    ) -> Pair:
+        """A server's pair for addresses and DNS names; valid for so many days from now."""
+        usage = (ExtendedKeyUsageOID.SERVER_AUTH,)
+        return self._issue(name, _subject(name), usage, hosts, days * DAY)
 
-    def client(self, user: str, *groups: str) -> Pair:
+    def client(self, user: str, *groups: str, days: float = 1) -> Pair:
         """A client's pair: CN is the user, O the groups."""
-        return self._issue(user, _subject(user, *groups), (ExtendedKeyUsageOID.CLIENT_AUTH,), ())
+        usage = (ExtendedKeyUsageOID.CLIENT_AUTH,)
+        return self._issue(user, _subject(user, *groups), usage, (), days * DAY)
 
     def node(
         self, name: str, *, names: tuple[str, ...] | None = None, ends: datetime.timedelta = DAY
@@ -97,7 +101,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - DAY)
+            .not_valid_before(min(now, now + ends) - DAY)
             .not_valid_after(now + ends)
         )
 

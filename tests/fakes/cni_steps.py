@@ -113,6 +113,6 @@ class CountedKube:
         self._step(f"api list {model.__name__}")
         return self._inner.list(model, namespace, **selectors)
 
-    def pages(self, model: Any, namespace: str = "") -> Any:
+    def pages(self, model: Any, namespace: str = "", **options: Any) -> Any:
         self._step(f"api pages {model.__name__}")
-        return self._inner.pages(model, namespace)
+        return self._inner.pages(model, namespace, **options)

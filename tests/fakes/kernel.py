@@ -222,7 +222,7 @@ class FakeKernel:
         with self._open():
             return self.space.links.get(name)
 
-    def ensure_veth(self, pair: VethPair) -> tuple[Link, Link]:
+    def ensure_veth(self, pair: VethPair, inside: Kernel | None = None) -> tuple[Link, Link]:
         """Create the pair or find it in place."""
         with self._open():
             pod = self.namespaces.space(pair.pod_netns)
@@ -334,6 +334,11 @@ class FakeKernel:
         with self._open():
             self._check_sysctl(name)
             return self.space.sysctls.get(name, "0")
+
+    def visit(self, work: Callable[[], T]) -> T:
+        """Do something; visits cost nothing here."""
+        with self._open():
+            return work()
 
     def write_sysctl(self, name: str, value: str) -> None:
         """Set a value under /proc/sys; no change recorded when it has that value already."""

@@ -19,7 +19,7 @@ from libtortie import errors
 from libtortie.kube import replies
 from libtortie.kube.lines import decode_line
 from libtortie.kube.objects import KubeObject
-from libtortie.kube.port import Applied, Bookmark, Gone, PatchType
+from libtortie.kube.port import Applied, Bookmark, Gone, PatchType, at_once
 
 T = TypeVar("T", bound=KubeObject)
 JsonPatch = list[Any]
@@ -144,8 +144,11 @@ class FakeKube:
         context = self._context("list", model, "")
         return replies.items(model, body, context), replies.list_meta(body, context)[0]
 
-    def pages(self, model: type[T], namespace: str = "") -> Iterator[tuple[tuple[T, ...], str]]:
+    def pages(
+        self, model: type[T], namespace: str = "", *, before: Callable[[], None] = at_once
+    ) -> Iterator[tuple[tuple[T, ...], str]]:
         """See the port: all in one."""
+        before()
         yield self.list(model, namespace)
 
     def create(self, model: type[T], body: Mapping[str, Any]) -> T:

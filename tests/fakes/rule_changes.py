@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS
+from felix_shim.host_settings import EndpointToHost
 from felix_shim.nat_rules import NAT_CHAIN
-from felix_shim.policy import NODE_CHAINS, EndpointPolicy, EndpointToHost, PolicySet
+from felix_shim.policy import NODE_CHAINS, EndpointPolicy, PolicySet
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import (
     Chain,

@@ -63,7 +63,7 @@ def test_the_gateway_is_heard_to_go_and_given_back(spaces: tuple[str, str]) -> N
     watchdog = threading.Timer(4 * DEADLINE, kernel.close)
     watchdog.start()
     try:
-        assert ensure_workloads(kernel, [HOST]) == frozenset()
+        assert ensure_workloads(kernel, [HOST], [HOST]) == frozenset()
         assert ensure_gateways(kernel, [HOST]) == ""
         run(node, "sysctl", "-qw", f"net.ipv6.conf.{HOST}.proxy_ndp=0")
         until("an answer", lambda: answered(pod))

@@ -68,6 +68,26 @@ def test_an_address_inside_an_own_block_is_announced_with_the_block_only(source:
     eventually(lambda: source.at_node(1) == "remote")
 
 
+def test_a_floating_address_is_announced_and_moves_with_its_vm(source: BirdLab) -> None:
+    """It is in no block: the route to its pod's veth is all that there is of it."""
+    floating = "192.0.2.7/32"
+
+    def via(n: int) -> bool:
+        there = f"via {source.addresses[n].ip} "
+        return there in ip(source.tor, f"route show {floating}")
+
+    ip(source.nodes[0], f"route add {floating} dev calivm metric {NORMAL}")
+    eventually(lambda: via(0))
+    ip(source.nodes[1], f"route add {floating} dev calivm metric {ELEVATED}")
+    eventually(lambda: via(1))
+    ip(source.nodes[0], f"route del {floating} dev calivm metric {NORMAL}")
+    ip(source.nodes[1], f"route add {floating} dev calivm metric {NORMAL}")
+    ip(source.nodes[1], f"route del {floating} dev calivm metric {ELEVATED}")
+    eventually(lambda: via(1))
+    ip(source.nodes[1], f"route del {floating} dev calivm metric {NORMAL}")
+    eventually(lambda: not ip(source.tor, f"route show {floating}"))
+
+
 def test_nothing_else_is_learned_or_announced(source: BirdLab) -> None:
     ip(source.nodes[0], "route add 203.0.113.0/24 dev calivm proto static")
     ip(source.nodes[0], f"route add 203.0.113.9/32 via {source.gateways[0]} proto static")

@@ -19,6 +19,7 @@ from cni_plugin.program import Front
 from tests.fakes.node_process import until
 from tests.fakes.shim_node import (
     CONF,
+    ENV,
     SECONDS,
     Handler,
     ShimNode,
@@ -105,6 +106,30 @@ def test_drops_do_not_move_the_deadline(node: ShimNode) -> None:
 
     node.agent(handle)
     assert error_of(node.run()) == (11, "the agent did not answer within 0.3 seconds", "0.4.0")
+
+
+def test_status_of_an_agent_that_does_not_answer(node: ShimNode) -> None:
+    """No ADD could be served: that is 50, and soon; the runtime waits for it with all its pods."""
+    node.install(deadline=2)
+    released = threading.Event()
+
+    def silent(_: socket.socket) -> None:
+        released.wait(SECONDS)
+
+    node.agent(silent)
+    done = node.run(env={**ENV, "CNI_COMMAND": "STATUS"})
+    released.set()
+    assert error_of(done) == (50, "the agent did not answer within 0.4 seconds", "0.4.0")
+
+
+@pytest.mark.parametrize("verb", ["STATUS", "GC"])
+def test_status_has_a_code_of_its_own_whatever_went_wrong(node: ShimNode, verb: str) -> None:
+    code, env = 50 if verb == "STATUS" else 11, {**ENV, "CNI_COMMAND": verb}
+    node.fallback.unlink()
+    assert error_of(node.run(env=env))[0] == code, "neither agent nor fallback"
+    node.agent(socket.socket.close)
+    assert error_of(node.run(env=env)) == (code, BROKE, "0.4.0")
+    assert error_of(node.run(CONF + b"x" * (3 << 20), env=env))[0] == 6
 
 
 def test_an_agent_that_does_not_read(node: ShimNode) -> None:

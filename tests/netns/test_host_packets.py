@@ -83,6 +83,8 @@ def agrees(node: WiredHost, world: HostMeaning, packet: Packet) -> bool:
         found, meant = node.hears(packet), world.enters(UP, packet)
     elif packet.source in NODE_ADDRESSES:
         found, meant = node.sends(packet), world.leaves(UP, packet)
+    elif packet.source in POD.addresses:
+        found, meant = node.reaches(packet), world.goes_through(UP, packet)
     else:
         found, meant = node.reaches(packet), world.comes_through(UP, packet)
         if packet.destination in BEYOND:
@@ -104,7 +106,7 @@ def kinds(version: int) -> list[dict[str, Any]]:
 
 
 def matrix_packets() -> list[Packet]:
-    """To the node, from it, and through it to a pod, of every kind."""
+    """To the node, from it, and through it to a pod and from one, of every kind."""
     pairs = [
         ("203.0.113.9", "172.31.0.11"),
         ("fd00:99::9", "fd00:31::11"),
@@ -112,6 +114,8 @@ def matrix_packets() -> list[Packet]:
         ("fd00:31::11", "fd00:99::9"),
         ("198.51.100.7", "10.65.0.2"),
         ("fd00:99::9", "fd00:65::2"),
+        ("10.65.0.2", "203.0.113.9"),
+        ("fd00:65::2", "fd00:99::9"),
     ]
     return [
         Packet(ip_address(one), ip_address(other), **kind)

@@ -9,10 +9,9 @@ import secrets
 import socket
 import struct
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,18 +19,18 @@ from pathlib import Path
 import pytest
 
 from felix_shim.drivers.nftables import Nftables, read_generation, render, render_delta
-from felix_shim.policy import EndpointPolicy, EndpointToHost, PolicySet, policy_set
+from felix_shim.host_settings import EndpointToHost
+from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
 from libtortie.errors import KernelError
-from libtortie.linux.netns import Netns
+from tests.fakes.datagrams import PATIENCE, inside, probing
 from tests.fakes.fresh_names import fresh_name
 
 pytestmark = pytest.mark.root
 
-PATIENCE, DROPPED = 60.0, 0.4
-"""Seconds for what must arrive, and for what must not."""
+DROPPED = 0.4
+"""Seconds for what must not arrive; what must has `PATIENCE`."""
 EVERY = 0.1
 """Seconds after which it is sent again: an address may not be resolved yet."""
-SO_RCVBUFFORCE = 33
 NODE, POD_A, POD_B, FAR = (fresh_name(end) for end in "nabf")
 HOST_MAC = "ee:ee:ee:ee:ee:ee"
 A = EndpointPolicy("calitta", "02:00:00:00:00:0a", (ip_address("10.65.0.2"),))
@@ -42,10 +41,6 @@ RULES = policy_set([A, B])
 def ip(namespace: str, *words: str) -> str:
     command = ["ip", "-n", namespace, *" ".join(words).split()]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def inside(namespace: str, work: Callable[[], object]) -> object:
-    return Netns(deadline=2 * PATIENCE).call(f"/run/netns/{namespace}", work)
 
 
 def sysctl(namespace: str, name: str, value: str) -> None:
@@ -392,54 +387,6 @@ def test_the_kernel_parses_the_text(node: None) -> None:
         flush_ours()
 
     inside(NODE, check)
-
-
-@contextmanager
-def probing(source: str, target: str, address: str, port: int) -> Iterator[dict[str, int]]:
-    """A datagram every half millisecond; afterwards `sent` and `received`."""
-    count = {"sent": 0, "received": 0}
-    stop, sent_all = threading.Event(), threading.Event()
-
-    def receiver() -> socket.socket:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)  # whoever reads it may be late
-        sock.bind(("0.0.0.0", port))
-        sock.settimeout(0.5)
-        return sock
-
-    sink = inside(target, receiver)
-    sender = inside(source, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    assert isinstance(sink, socket.socket)
-    assert isinstance(sender, socket.socket)
-
-    def send() -> None:
-        while not stop.wait(0.0005):
-            sender.sendto(b"x", (address, port))
-            count["sent"] += 1
-
-    def receive() -> None:
-        while True:
-            last = sent_all.is_set()  # asked before the wait: all is there before it begins
-            try:
-                sink.recv(10)
-            except TimeoutError:
-                if last:
-                    return
-                continue
-            count["received"] += 1
-
-    threads = [threading.Thread(target=send), threading.Thread(target=receive)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield count
-    finally:
-        stop.set()
-        threads[0].join()
-        sent_all.set()
-        threads[1].join()
-        sink.close()
-        sender.close()
 
 
 def test_no_packet_is_wrongly_dropped_or_passed_while_rules_change(nft: Nftables) -> None:

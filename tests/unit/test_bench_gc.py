@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -60,6 +61,30 @@ def test_one_whose_measurement_is_stopped_is_ended(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gc_run, "_tail", stopped)
     with pytest.raises(KeyboardInterrupt):
         shell("exec sleep 1000")
+    assert [one.returncode for one in begun] == [-9]
+
+
+def test_one_that_was_being_started_when_the_measurement_was_stopped_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Stopped(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            begun.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Stopped)
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with pytest.raises(SystemExit):
+            shell("exec sleep 1000")
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert [one.returncode for one in begun] == [-9]
 
 

@@ -166,7 +166,9 @@ def uninstall(*, root: str, bin_dir: str, conf_dir: str, config: str) -> None:
     access = _access(config)
     kept = access.cni_kubeconfig if access else ""
     left = installing.uninstall(
-        _below(root, bin_dir), _below(root, conf_dir), _below(root, kept) if kept else None
+        _below(root, bin_dir),
+        _below(root, conf_dir),
+        _below(root, kept, follow=False) if kept else None,
     )
     for line in left:
         click.echo(line, err=True)
@@ -193,14 +195,14 @@ def _kubeconfig(root: str, access: Access | None) -> Kubeconfig | None:
     api = access.kube()
     if api is None:
         raise InvalidInput("cni_kubeconfig needs kubeconfig or k8s_api_root")
-    return Kubeconfig(_below(root, access.cni_kubeconfig), render(load(api)))
+    return Kubeconfig(_below(root, access.cni_kubeconfig, follow=False), render(load(api)))
 
 
-def _below(root: str, path: str) -> Path:
+def _below(root: str, path: str, *, follow: bool = True) -> Path:
     """A path of the node's as it is reached from here. Raises `InvalidInput`."""
-    if not path.startswith("/"):
-        raise InvalidInput(f"{path} is not an absolute path")
-    return Path(root) / path.lstrip("/")
+    from cni_plugin.rooted import below
+
+    return below(Path(root), path, follow=follow)
 
 
 def _setting(text: str) -> tuple[str, Any]:

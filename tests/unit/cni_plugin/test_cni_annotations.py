@@ -130,6 +130,8 @@ def test_floating_addresses_lead_to_the_first_of_their_family() -> None:
         ["10.0.0.1", "192.0.2.2"],
         ["fd00::1", "2001:db8::1"],
     ]
+    with pytest.raises(InvalidInput, match=r"floatingIPs: 169\.254\.1\.1 is not reached from else"):
+        floating_addresses({P + "floatingIPs": '["169.254.1.1"]'}, conf(**GATES))
     with pytest.raises(InvalidInput, match="floatingIPs: 2001:db8::1: the pod has no IPv6"):
         translations(floating, own[:2])
 
@@ -139,7 +141,7 @@ def test_allowed_source_prefixes() -> None:
     pod = {name: '["10.1.2.3/16", "fd00::1/64", "192.0.2.1", "10.1.0.0/16"]'}
     assert source_prefixes(pod) == ("10.1.0.0/16", "fd00::/64", "192.0.2.1/32")
     assert source_prefixes({}) == ()
-    for value in ("10.0.0.0/8", "[]", '["10.0.0.0/33"]', '["x"]', "[7]"):
+    for value in ("10.0.0.0/8", "[]", '["10.0.0.0/33"]', '["x"]', "[7]", '["fe80::%x;/64"]'):
         with pytest.raises(InvalidInput, match="allowedSourcePrefixes"):
             source_prefixes({name: value})
 

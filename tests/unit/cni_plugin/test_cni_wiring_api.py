@@ -146,6 +146,8 @@ def test_a_throttled_api(world: CniWorld) -> None:
         moments.append(clock.elapsed)
     assert moments == [0, 0, 0, 0.5, 1.0]
     assert [(found, clock.elapsed) for found, _ in kube.pages(Pod, "default")] == [((pod,), 1.5)]
+    kube.get(Pod, "web-0", "default")
+    assert clock.elapsed == 2.0, "one page has taken one turn"
     clock.sleep(60)
     for moment in (62.0, 62.0, 62.0, 62.5):
         kube.get(Pod, "web-0", "default")

@@ -269,6 +269,43 @@ def test_a_foreign_plugins_configuration_is_that_plugins() -> None:
     assert not parse(type="calico").is_foreign
 
 
+@pytest.mark.parametrize(
+    ("dns", "error"),
+    [
+        ({"nameservers": ["10.96.0.10", "fd00::10"], "domain": "x.", "search": ["a"]}, ""),
+        ({"options": ["ndots:5"]}, ""),
+        ({}, ""),
+        ({"nameservers": ["nonsense"]}, "dns.nameservers"),
+        ({"nameservers": "10.96.0.10"}, "dns.nameservers"),
+        ({"servers": ["10.96.0.10"]}, "dns.servers"),
+        (["10.96.0.10"], "dns"),
+    ],
+)
+def test_the_networks_own_dns(dns: Any, error: str) -> None:
+    if error:
+        with pytest.raises(Refusal, match=error):
+            parse(dns=dns)
+    else:
+        assert parse(dns=dns).dns.to_wire() == dns
+    assert parse(type="bridge", ipam={"type": "tortie-ipam"}, dns=dns).dns.to_wire() == {}
+
+
+def test_masquerading_is_refused_and_not_forgotten() -> None:
+    with pytest.raises(UnsupportedField, match="key ipMasq with value true"):
+        parse(ipMasq=True)
+    assert not parse(ipMasq=False).is_foreign
+    assert parse(type="bridge", ipam={"type": "tortie-ipam"}, ipMasq=True).is_foreign
+
+
+def test_a_route_has_the_keys_of_its_version() -> None:
+    route = {"dst": "10.0.0.0/8", "gw": "10.65.0.1", "mtu": 1400, "priority": 5, "scope": 0}
+    told = Result((), (ip_interface("10.65.0.2/26"),), routes=(route,))
+    assert told.to_wire("1.1.0")["routes"] == [route]
+    old = [{"dst": "10.0.0.0/8", "gw": "10.65.0.1"}]
+    assert told.to_wire("1.0.0")["routes"] == told.to_wire("0.3.1")["routes"] == old
+    assert told.to_wire("0.2.0")["ip4"]["routes"] == old
+
+
 def test_where_executables_are() -> None:
     base = json.dumps({"name": "n", "type": "tortie"}).encode()
     assert parse_conf(base, "/opt/cni/bin:relative::/usr/lib/cni").plugin_dirs == (

@@ -6,12 +6,13 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_interface
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from cni_plugin import chain
+from cni_plugin import chain, mtu
 from cni_plugin.errors import CheckFailed, InvalidConfig, UnknownContainer
+from cni_plugin.ports import Ports
 from libtortie.linux.port import VethPair
 from libtortie.model import names
 from tests.fakes.cni_world import CniNode, CniWorld, conf, endpoint_key
@@ -72,6 +73,11 @@ BREAKS: dict[str, tuple[Break, str]] = {
     "pod mac": (
         lambda w, n: n.machine.open("/run/netns/c1").set_link("eth0", mac="02:00:00:00:00:09"),
         "eth0 has MAC",
+    ),
+    "host mtu": (lambda w, n: n.kernel.set_link(HOST, mtu=1400), f"{HOST} has MTU 1400, prevR"),
+    "pod mtu": (
+        lambda w, n: n.machine.open("/run/netns/c1").set_link("eth0", mtu=9000),
+        "eth0 has MTU 9000, prevResult 1500",
     ),
     "leads elsewhere": (other_veth, "does not lead into"),
     "address gone": (
@@ -211,3 +217,58 @@ def test_check_of_a_namespace_that_is_gone(world: CniWorld) -> None:
         node.plugin.cmd_check(
             replace(node.args("web-0", "c1"), netns="/run/netns/gone"), conf(prevResult=previous)
         )
+
+
+@pytest.mark.parametrize(
+    ("configured", "host", "pod", "found"),
+    [
+        (1400, 1400, 1400, ()),
+        (1400, 1400, 1300, ()),  # a later plugin's: no result says so
+        (1400, 1450, 1400, (f"interface {HOST} has MTU 1450, the configuration 1400",)),
+        (1400, 1300, 1300, (f"interface {HOST} has MTU 1300, the configuration 1400",)),
+        (1400, 1400, 1500, ("eth0 has MTU 1500, the configuration 1400",)),
+        (0, 1450, 1450, ()),
+        (0, 1400, 1400, ()),  # the node's is larger by now: ADD's was this one
+        (0, 1500, 1451, ("has MTU 1500, the node 1450", "eth0 has MTU 1451, the node 1450")),
+    ],
+)
+def test_an_mtu_that_no_result_tells(
+    world: CniWorld, configured: int, host: int, pod: int, found: tuple[str, ...]
+) -> None:
+    (world.directory / "mtu").write_text("1450\n")
+    node = world.node()
+    world.put_pod("web-0")
+    previous = node.add("web-0", "c1", conf={"mtu": configured}).to_wire("1.0.0")
+    node.kernel.set_link(HOST, mtu=host)
+    node.machine.open("/run/netns/c1").set_link("eth0", mtu=pod)
+    args = node.args("web-0", "c1")
+    settings = conf(prevResult=previous, mtu=configured)
+    if not found:
+        node.plugin.cmd_check(args, settings)
+        return
+    with pytest.raises(CheckFailed) as caught:
+        node.plugin.cmd_check(args, settings)
+    assert len(caught.value.__notes__) == len(found)
+    for text, note in zip(found, caught.value.__notes__, strict=True):
+        assert text in note
+
+
+@pytest.mark.parametrize("noted", ["0", "65536", "9" * 5000, "x"])
+def test_an_endpoint_that_notes_no_mtu_is_compared_with_the_node(noted: str) -> None:
+    """Who may patch a pod may have written it."""
+    found = mtu.expected(chain.Previous(), HOST, noted, conf(mtu=1400), cast(Ports, None))
+    assert (found.mtu, found.source) == (1400, "the configuration")
+
+
+def test_a_vms_mtu_is_what_its_endpoint_says(world: CniWorld) -> None:
+    """The target has its source's, whatever the node gives by now."""
+    node = world.node()
+    world.put_vm()
+    world.put_launcher("virt-launcher-db-0")
+    previous = node.add("virt-launcher-db-0", "c1", conf={"mtu": 1400}).to_wire("1.0.0")
+    args = node.args("virt-launcher-db-0", "c1")
+    node.plugin.cmd_check(args, conf(prevResult=previous, mtu=9000))
+    host = names.host_ifname("default", "virt-launcher-db-0")
+    node.kernel.set_link(host, mtu=9000)
+    with pytest.raises(CheckFailed, match="has MTU 9000, the endpoint 1400"):
+        node.plugin.cmd_check(args, conf(prevResult=previous, mtu=9000))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cni_plugin import calls
 from cni_plugin.addresses import Giver, recorded
 from cni_plugin.child import Finished
 from cni_plugin.delegate import Delegate, DelegateFailed
@@ -142,6 +145,17 @@ def test_a_node_without_a_network_of_a_family(world: CniWorld) -> None:
     with pytest.raises(InvalidInput, match="usePodCidrIPv6: the Node has no IPv6 podCIDR"):
         given.add(node.args("web-0", "c1"))
     assert program.asked == []
+
+
+def test_what_a_program_says_beside_its_answer_is_in_the_calls_line(world: CniWorld) -> None:
+    node, program = delegating(world)
+
+    def run(path: Path, env: Mapping[str, str], stdin: bytes) -> Finished:
+        return replace(program(path, env, stdin), stderr=b"the range is nearly full\n")
+
+    with calls.recorded(calls.Call("ADD", world.clock.monotonic)) as call:
+        Delegate(conf(**node.settings), run, tuple).add(node.args("web-0", "c1"))
+    assert call.told()["ipam_said"] == "the range is nearly full"
 
 
 def test_a_program_older_than_the_configuration(world: CniWorld) -> None:

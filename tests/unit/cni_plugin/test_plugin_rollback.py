@@ -208,6 +208,29 @@ def test_a_second_failure_in_the_undo_leaves_nothing(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_an_undo_that_fails_altogether_leaves_what_del_takes(tmp_path: Path, case: Case) -> None:
+    """From some step on nothing works any more, for as long as ADD tries; then it does again."""
+    place = worlds(tmp_path)
+    steps = total_steps(place(), case)
+    failures = 0
+    for k in range(1, steps + 1):
+        world, node, pod, container, before = fresh(place(), case)
+        world.faults = Faults(frozenset(range(k, k + 10_000)))
+        try:
+            node.add(pod, container)
+        except TortieError as error:
+            failures += 1
+            assert "injected" in str(error) or "attempts" in str(error), error
+        world.faults = Faults()
+        node.delete(pod, container)
+        after = world.left()
+        forget_kept(case, after, before)
+        assert after == before, (k, world.faults.seen)
+        assert all(pod not in pair for pair in blank(world)), k
+    assert failures > 10
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_where_late_policy_fails_add_all_is_taken_back(tmp_path: Path, case: Case) -> None:
     """It fails at the last step. The repeat succeeds, and a later repeat's failure ends nothing."""
     world, node, pod, container, before = fresh(tmp_path, case)

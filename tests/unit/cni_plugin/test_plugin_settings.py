@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from ipaddress import ip_network
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from cni_plugin import readiness
 from cni_plugin.errors import AttachmentConflict
 from felix_shim.endpoints import parse_endpoint
-from libtortie.errors import InvalidInput, Unavailable
+from libtortie.datastore.port import Listing
+from libtortie.errors import InvalidInput, OwnerMismatch, Unavailable
+from libtortie.model.keys import Scope
 from tests.fakes.cni_world import CniNode, CniWorld, conf, started_vm
 from tests.fakes.ipam_program import FakeProgram
 
@@ -45,6 +48,39 @@ def test_addresses_that_another_pod_of_the_node_has_are_refused(world: CniWorld)
     with pytest.raises(AttachmentConflict, match=r"10\.9\.0\.7"):
         node.add("web-1", "c2")
     assert [one.spec.pod for one in world.endpoints()] == ["web-0"]
+
+
+def test_a_floating_address_that_somebody_has_is_refused(world: CniWorld) -> None:
+    world.put_pod("web-0")
+    taken = str(world.node().add("web-0", "c1").addresses[0].ip)
+    node = bringing(world, "web-1", floatingIPs=f'["{taken}"]')
+    before = world.left()
+    with pytest.raises(OwnerMismatch, match=rf"floatingIPs: {taken} is already given to handle"):
+        node.add("web-1", "c2")
+    assert world.left() == before
+    world.node().delete("web-0", "c1")
+    node.add("web-1", "c2")
+
+
+def test_many_floating_addresses_cost_no_more_readings_than_one(
+    world: CniWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes annotations does not have the datastore read hundreds of times."""
+    listed: list[object] = []
+    read = world.store.list
+
+    def counted(scope: Scope) -> Listing:
+        listed.append(scope)
+        return read(scope)
+
+    monkeypatch.setattr(world.store, "list", counted)
+    counts = []
+    for number, wanted in enumerate((1, 200)):
+        texts = json.dumps([f"192.0.2.{last}" for last in range(1, wanted + 1)])
+        bringing(world, f"web-{number}", floatingIPs=texts).add(f"web-{number}", f"c{number}")
+        counts.append(len(listed))
+        listed.clear()
+    assert counts[0] == counts[1] > 0
 
 
 def test_a_vms_own_addresses_follow_it_in_both_families(world: CniWorld) -> None:
@@ -123,9 +159,9 @@ def test_queues_and_device_types(world: CniWorld) -> None:
     node = world.node()
     ensure = node.kernel.ensure_veth
 
-    def record(pair: Any) -> Any:
+    def record(pair: Any, inside: Any = None) -> Any:
         made.append(pair)
-        return ensure(pair)
+        return ensure(pair, inside)
 
     node.kernel.ensure_veth = record  # type: ignore[method-assign]  # looks on
     world.put_pod("web-0")
@@ -217,6 +253,20 @@ def test_capabilities_of_the_runtime(world: CniWorld) -> None:
     ranges = {"ipRanges": [[{"subnet": "10.67.0.0/24"}]]}
     result = node.add("web-1", "c2", conf={"runtimeConfig": ranges})
     assert result.addresses[0].ip in ip_network("10.67.0.0/24")
+
+
+def test_the_networks_dns_is_told_the_runtime(world: CniWorld) -> None:
+    """Before what a delegated IPAM says, as with the reference plugins."""
+    dns = {"nameservers": ["10.96.0.10"], "search": ["svc.cluster.local"]}
+    world.put_pod("web-0")
+    node = world.node()
+    assert node.add("web-0", "c1", conf={"dns": dns}).to_wire("1.0.0")["dns"] == dns
+    program = FakeProgram(world.directory / "bin")
+    node.use(program, **program.settings(dns={"domain": "ipam."}))
+    world.put_pod("web-1")
+    assert node.add("web-1", "c2", conf={"dns": dns}).dns == dns
+    world.put_pod("web-2")
+    assert node.add("web-2", "c3").dns == {"domain": "ipam."}
 
 
 def test_capabilities_reach_a_delegated_ipam(world: CniWorld) -> None:

@@ -11,7 +11,7 @@ import pytest
 from felix_shim.cluster import FELIX, NODES, POOLS
 from felix_shim.events import Listed, NetworkChanged, Stored, Unstored
 from felix_shim.failsafe import INBOUND
-from felix_shim.policy import EndpointToHost
+from felix_shim.host_settings import EndpointToHost
 from felix_shim.rules import Chain, Masquerade
 from libtortie.datastore.port import Record
 from libtortie.linux.port import LinkChanged, Route, RouteAdded, RouteProto

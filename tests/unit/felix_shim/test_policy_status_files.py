@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -92,18 +91,57 @@ def test_a_file_that_is_still_the_same_is_not_read_again(
     assert "a" in read
 
 
+def test_only_what_is_new_is_looked_at_until_the_resync(tmp_path: Path) -> None:
+    files = StatusFiles(tmp_path)
+    (tmp_path / "stray").write_text("old")
+    files.write({"a": "1", "b": "2"}, 0)
+    assert not (tmp_path / "stray").exists()
+    (tmp_path / "a").write_text("somebody else's")
+    (tmp_path / "stray").write_text("new")
+    files.write({"a": "1", "c": "3"}, 0)
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"a": "somebody else's", "c": "3", "stray": "new"}
+    files.write({"a": "1", "c": "3"}, 1)
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"a": "1", "c": "3"}
+
+
+def test_a_directory_that_went_is_made_again_with_all_of_its_files(tmp_path: Path) -> None:
+    directory = tmp_path / "endpoint-status"
+    files = StatusFiles(directory)
+    files.write({"a": "1"}, 0)
+    (directory / "a").unlink()
+    directory.rmdir()
+    files.write({"a": "1", "b": "2"}, 0)
+    assert {path.name for path in directory.iterdir()} == {"a", "b"}
+
+
+def test_after_a_failure_everything_is_looked_at(tmp_path: Path) -> None:
+    files = StatusFiles(tmp_path)
+    files.write({"a": "1"}, 0)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "in the way").touch()
+    with pytest.raises(KernelError, match="b: "):
+        files.write({"a": "1", "b": "2"}, 0)
+    (tmp_path / "a").unlink()
+    (tmp_path / "b" / "in the way").unlink()
+    (tmp_path / "b").rmdir()
+    files.write({"a": "1", "b": "2"}, 0)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "1", "b": "2"}
+
+
 def _full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("step", ["open", "fsync", "chmod", "replace"])
+@pytest.mark.parametrize("step", ["open", "chmod", "replace"])
 def test_a_full_disk_leaves_the_old_file_or_none_and_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     files = StatusFiles(tmp_path)
     files.apply({NAME: "old"}, in_sync=True)
     with monkeypatch.context() as broken:
-        broken.setattr(os if step == "fsync" else Path, step, _full)
+        broken.setattr(Path, step, _full)
         with pytest.raises(KernelError, match=r"No space left.*2 failed"):
             files.apply({NAME: "new", "k8s other eth0": "x"}, in_sync=True)
     assert (tmp_path / NAME).read_text() == "old"
@@ -123,15 +161,14 @@ def _die(*_: object, **__: object) -> None:
     raise Killed
 
 
-@pytest.mark.parametrize("step", ["open", "fsync", "chmod", "replace", "lstat"])
+@pytest.mark.parametrize("step", ["open", "chmod", "replace", "lstat"])
 def test_a_kill_at_any_step_leaves_a_whole_file_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The plugin reads it at any moment, and the next run of the agent takes what is no file."""
     StatusFiles(tmp_path).apply({NAME: "old" * 4096}, in_sync=True)
     with monkeypatch.context() as deadly:
-        owner = os if step == "fsync" else Path
-        deadly.setattr(owner, step, _die)
+        deadly.setattr(Path, step, _die)
         with pytest.raises(Killed):
             StatusFiles(tmp_path).apply({NAME: "new" * 4096}, in_sync=True)
     after = "new" if step == "lstat" else "old"

@@ -8,6 +8,7 @@ from felix_shim.cluster import ENDPOINTS
 from felix_shim.events import Done, NetworkChanged, Stored, Surveyed
 from felix_shim.lanes import perform
 from felix_shim.outlets import POLICY
+from felix_shim.reconciler import RESYNC_SECONDS
 from libtortie.linux.port import Link, LinkChanged
 from libtortie.model.names import host_ifname
 from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
@@ -132,3 +133,39 @@ def test_an_older_survey_does_not_make_a_link_another_one(bench: Bench) -> None:
     assert local.wire is wire
     assert bench.kernel.read_sysctl(PROXY_ARP) == "1"
     assert STATUS in bench.status
+
+
+def sysctls_looked_at(bench: Bench) -> list[str]:
+    """What is written, or would be if it were not so already, from now on."""
+    looked: list[str] = []
+    write = bench.kernel.write_sysctl
+
+    def noted(name: str, value: str) -> None:
+        looked.append(name)
+        write(name, value)
+
+    bench.kernel.write_sysctl = noted  # type: ignore[method-assign]  # a spy, on this kernel alone
+    return looked
+
+
+def test_a_wire_that_was_set_up_is_left_alone_until_the_resync(bench: Bench) -> None:
+    bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
+    looked = sysctls_looked_at(bench)
+    bench.add_veth("other")
+    bench.tell(Stored(ENDPOINTS, endpoint_record("other", vm=False, address="10.65.0.9")))
+    assert looked and not any(HOST in name for name in looked)
+    bench.kernel.write_sysctl(PROXY_ARP, "0")  # somebody else's doing
+    bench.advance(RESYNC_SECONDS + 1)
+    assert bench.kernel.read_sysctl(PROXY_ARP) == "1"
+
+
+def test_a_resync_whose_job_gave_way_to_a_later_one_is_made_up_for(bench: Bench) -> None:
+    bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
+    bench.kernel.write_sysctl(PROXY_ARP, "0")
+    bench.reconciler.world.resyncs += 1
+    bench.reconciler.world.due.chores.add(POLICY)
+    until_policy_is_asked_for(bench)
+    bench.lanes[POLICY].waiting = None  # the lane was busy, and the next job took its place
+    bench.reconciler.world.due.chores.add(POLICY)
+    bench.settle()
+    assert bench.kernel.read_sysctl(PROXY_ARP) == "1"

@@ -45,7 +45,7 @@ def test_pages_that_expire_are_asked_for_at_once_and_those_that_break_off_free_n
     town.pod("db", ips=["10.65.0.99"])
     error: TortieError = Compacted("the continue parameter is too old")
 
-    def broken(model: Any, namespace: str = "") -> Any:
+    def broken(model: Any, namespace: str = "", **_: Any) -> Any:
         objects, version = town.kube.list(model, namespace)
         yield tuple(one for one in objects if one.metadata.name != "web"), version
         raise error

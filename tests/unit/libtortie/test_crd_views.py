@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -258,14 +259,16 @@ def test_floating_addresses_and_source_prefixes_are_the_pods_annotations() -> No
     prefix = "cni.projectcalico.org/"
     own = {prefix + "podIP": "10.250.0.5/32", prefix + "podIPs": "10.250.0.5/32,fd00::5/128"}
     floating = '["203.0.113.5", "2001:db8::5", "nonsense"]'
-    wishes = {"floatingIPs": floating, "allowedSourcePrefixes": '["198.51.100.0/24", 7]'}
+    wishes = {"floatingIPs": floating, "allowedSourcePrefixes": '["198.51.100.0/24", 7, "no"]'}
     spec = read_pod(pod(own | {prefix + name: text for name, text in wishes.items()})).spec
     assert [(one.internal_ip, one.external_ip) for one in spec.ip_nats] == [
         ("10.250.0.5", "203.0.113.5"),
         ("fd00::5", "2001:db8::5"),
     ]
     assert spec.allow_spoofed_source_prefixes == ("198.51.100.0/24",)
-    for text in ("", "nonsense", "7", "{}", "[" * 100_000):
+    foul = '["fe80::%x }; flush ruleset;/64", "fe80::1%x }; flush ruleset;"]'
+    many = json.dumps([f"192.0.2.{last}" for last in range(256)] * 2)  # more than ADD takes
+    for text in ("", "nonsense", "7", "{}", "[" * 100_000, foul, many):
         spec = read_pod(pod(own | {prefix + name: text for name in wishes})).spec
         assert (spec.ip_nats, spec.allow_spoofed_source_prefixes) == ((), ())
 

@@ -14,10 +14,22 @@ import pytest
 from tests.fakes.calling_runtime import NETWORK, CallingNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.libcni import JSON
-from tests.fakes.node_process import until
+from tests.fakes.node_process import ip, until
+
+pytestmark = pytest.mark.root
 
 CNITOOL = Path(__file__).resolve().parents[2] / "build" / "peer" / "cnitool"
+MISSING = f"{CNITOOL} is missing: `make cnitool` builds it from its Go module, or says why not"
+LOOPBACK: JSON = {"type": "loopback"}
+TUNING: JSON = {"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}}
+BANDWIDTH: JSON = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
 PORTMAP: JSON = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
+PORT = 18091
+"""None that the node listens at."""
+GRANTED = {
+    "portMappings": [{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}],
+    "bandwidth": {"ingressRate": 10**6, "ingressBurst": 10**6},
+}
 PRIVATE = 'mkdir -p /var/lib/cni && mount --bind "$1" /var/lib/cni && shift && exec "$@"'
 """libcni keeps what it remembers in /var/lib/cni: each node has its own there."""
 
@@ -42,7 +54,11 @@ class Cnitool:
         """Run it, whatever its outcome."""
         tool = [str(CNITOOL), verb, network, netns]
         command = ["unshare", "--mount", "sh", "-c", PRIVATE, "sh", str(self.cache), *tool]
-        env = {"NETCONFPATH": str(self.node.conf_dir), "CNI_PATH": str(self.node.bin_dir)}
+        env = {
+            "NETCONFPATH": str(self.node.conf_dir),
+            "CNI_PATH": str(self.node.bin_dir),
+            "CAP_ARGS": json.dumps(GRANTED),
+        }
         return subprocess.run(
             self.node.inside_command(*command),
             env={**os.environ, **env},
@@ -55,7 +71,7 @@ class Cnitool:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[CallingNode]:
-    assert CNITOOL.exists(), "build/peer/cnitool is missing; run `make peer`"
+    assert CNITOOL.exists(), MISSING
     with closing(CallingNode(tmp_path / "node", fresh_name("ct"))) as made:
         made.start()
         yield made
@@ -90,14 +106,70 @@ def test_every_verb(node: CallingNode, cnitool: Cnitool, version: str) -> None:
     until("policy goes", lambda: not node.left()["status"])
 
 
-def test_with_a_chained_plugin_and_a_status_that_says_no(
-    node: CallingNode, cnitool: Cnitool
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [((LOOPBACK,), ()), ((), (TUNING,)), ((LOOPBACK,), (BANDWIDTH, TUNING))],
+    ids=["first", "last", "between"],
+)
+def test_in_a_chain_with_the_reference_plugins(
+    node: CallingNode, cnitool: Cnitool, before: tuple[JSON, ...], behind: tuple[JSON, ...]
 ) -> None:
+    node.configure(node.network(*behind, before=before, version="1.0.0"))
+    one = node.sandbox("c1")
+    result = cnitool("add", one)
+    names = [item["name"] for item in result["interfaces"]]
+    assert names[len(before) + 1] == "eth0"
+    cnitool("check", one)
+    ip("-n", one.rpartition("/")[2], "link", "set", "eth0", "mtu", "9000")
+    refused = cnitool.attempt("check", one)
+    assert refused.returncode != 0
+    assert "MTU 9000" in refused.stdout + refused.stderr, (
+        "ours found it, wherever it is in the list"
+    )
+    cnitool("del", one)
+    cnitool("del", one)
+    assert node.owners() == {}
+
+
+def test_a_port_is_mapped_and_given_back(node: CallingNode, cnitool: Cnitool) -> None:
     node.configure(node.network(PORTMAP, version="1.0.0"))
     one = node.sandbox("c1")
     cnitool("add", one)
+    assert str(PORT) in nat_rules(node)
     cnitool("del", one)
+    assert str(PORT) not in nat_rules(node)
+    assert node.owners() == {}
+
+
+def nat_rules(node: CallingNode) -> str:
+    command = node.inside_command("iptables-save", "-t", "nat")
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_status_that_says_no(node: CallingNode, cnitool: Cnitool) -> None:
     node.configure(node.network(version="1.1.0", ipam={"ipv4_pools": ["nowhere"]}))
-    done = cnitool.attempt("status", one)
+    done = cnitool.attempt("status", node.sandbox("c1"))
     assert done.returncode != 0
     assert "nowhere" in done.stdout + done.stderr
+
+
+def test_an_add_that_is_refused_tells_what_the_plugin_said(
+    node: CallingNode, cnitool: Cnitool
+) -> None:
+    node.configure(node.network(version="1.1.0", ipam={"ipv4_pools": ["nowhere"]}))
+    done = cnitool.attempt("add", node.sandbox("c1"))
+    assert done.returncode != 0
+    assert "the given pool (nowhere) does not exist" in done.stdout + done.stderr
+    assert node.owners() == {}
+
+
+def test_an_interface_of_the_name_is_not_replaced(node: CallingNode, cnitool: Cnitool) -> None:
+    node.configure(node.network(version="1.1.0"))
+    before, one = node.left(), node.sandbox("c1")
+    inside = one.rpartition("/")[2]
+    ip("-n", inside, "link", "add", "eth0", "type", "veth", "peer", "name", "other")
+    done = cnitool.attempt("add", one)
+    assert done.returncode != 0
+    assert "eth0" in done.stdout + done.stderr
+    ip("-n", inside, "link", "show", "other")  # which would have gone with eth0
+    node.rest(before)

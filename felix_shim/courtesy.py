@@ -1,0 +1,78 @@
+"""Work that nobody waits for lets CNI requests pass, for a moment.
+
+All threads of the agent share the interpreter's lock, so what runs beside thirty requests at once
+makes each of them later. Before each job a lane waits until no request is at work, but never
+longer than `LIMIT`: policy, status and memory come to their turn under any load. A request that
+waits for policy is not at work: what it waits for begins at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from libtortie.metrics import Counter, Metric
+
+LIMIT = 0.010
+"""Seconds that a job waits for requests at most."""
+
+
+class Courtesy:
+    """Who is at work, and who lets them pass; from any thread."""
+
+    def __init__(
+        self, limit: float = LIMIT, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit = limit
+        self._monotonic = monotonic
+        self._at_work = 0
+        self._free = threading.Condition()
+        self._waits = Counter(
+            "tortie_lane_waits_total",
+            "Jobs that let CNI requests pass, by whether the time for that ran out.",
+            ("lane", "over"),
+        )
+        self._seconds = Counter(
+            "tortie_lane_wait_seconds_total", "Time that jobs let CNI requests pass.", ("lane",)
+        )
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """A request is at work."""
+        self._add(1)
+        try:
+            yield
+        finally:
+            self._add(-1)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """A request that is at work only waits for others."""
+        self._add(-1)
+        try:
+            yield
+        finally:
+            self._add(1)
+
+    def give_way(self, lane: str) -> None:
+        """Return when no request is at work, or when the time for that is over."""
+        with self._free:
+            if self._at_work <= 0:
+                return
+            began = self._monotonic()
+            free = self._free.wait_for(lambda: self._at_work <= 0, self._limit)
+            took = self._monotonic() - began
+        self._waits.add(lane, "no" if free else "yes")
+        self._seconds.add(lane, amount=took)
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """What was waited, to be served."""
+        return self._waits, self._seconds
+
+    def _add(self, number: int) -> None:
+        with self._free:
+            self._at_work += number
+            if self._at_work <= 0:
+                self._free.notify_all()

@@ -1,0 +1,265 @@
+"""Moves one stream's bytes both ways until both directions have ended; one thread, no blocking.
+
+Either side may end first: the other direction goes on. A side that is gone altogether ends the
+stream: what it sent is delivered, what is meant for it is dropped, and the peer is told by a reset
+after `LINGER_SECONDS` at the latest. Nothing is read that cannot be passed on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import ssl
+import struct
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from migration_proxy.flows import CHUNK_BYTES, PIPE_BYTES, Flow, SinkGone, failure_text
+from migration_proxy.handshake import MODE_ALERT, TLS_PEER, UNHEARD_PEER, is_tls
+from migration_proxy.rate import Rate
+
+LINGER_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
+_PEEK_BYTES = 16
+_TURNS = 8
+"""Turns in a row in which something moved, until the sockets are looked at all the same."""
+_TCP_CLOSE = 7
+"""The kernel's number of the state of a connection that is over."""
+STOPPED = "stopped"
+_RESET = struct.pack("ii", 1, 0)
+
+
+@dataclass(slots=True)
+class Way:
+    """A flow and how far it has come: `done` when its end was passed on, or its sink is gone."""
+
+    flow: Flow
+    rate: Rate | None = None
+    done: bool = False
+    broken: bool = False
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class Relay:
+    """`local` is the unix socket, `remote` the TCP one, `wake` readable once `stopped` may be true.
+
+    `plain`: the first bytes from the peer are looked at, whether they are TLS's after all.
+    """
+
+    local: socket.socket
+    remote: socket.socket
+    outward: Flow
+    inward: Flow
+    wake: int
+    stopped: Callable[[], bool]
+    rate: Rate | None = None
+    plain: bool = False
+    _ways: tuple[Way, Way] = field(init=False)
+    _deadline: float | None = None
+    _paused: bool = False
+    _poll: select.poll = field(default_factory=select.poll)
+    _masks: dict[int, int | None] = field(default_factory=dict)
+    _local_fd: int = -1
+
+    def __post_init__(self) -> None:
+        self._local_fd = self.local.fileno()
+        self._poll.register(self.wake, select.POLLIN)
+        self._ways = Way(self.outward, self.rate), Way(self.inward)
+
+    def run(self) -> str:
+        """Move everything; why it ended, empty for an orderly end. Both sockets are closed."""
+        trouble = "failed"
+        try:
+            trouble = self._move()
+        except ConnectionError as error:
+            trouble = self._gone(failure_text(error))
+        except (OSError, ssl.SSLError) as error:
+            trouble = failure_text(error)
+        finally:
+            if trouble:
+                reset(self.remote)
+            for way in self._ways:
+                way.flow.close()
+            self.local.close()
+            self.remote.close()
+        return trouble
+
+    def _move(self) -> str:
+        self.local.setblocking(False)
+        self.remote.setblocking(False)
+        outward, inward = self._ways
+        turns = 0
+        while not (outward.done and inward.done) or outward.broken or inward.broken:
+            if self.stopped():
+                return STOPPED
+            if self.plain and self.inward.readable and self._inward_is_tls():
+                return TLS_PEER
+            self._paused = False
+            moved = [self._turn(way) for way in self._ways]
+            turns += 1
+            if any(moved):
+                if turns % _TURNS == 0:
+                    self._wait(0)  # the other direction, and a side that is gone
+                continue
+            if self._lingered():
+                return self._after_break()
+            self._wait(self._timeout_ms())
+        return ""
+
+    def _turn(self, way: Way) -> bool:
+        """Whether anything moved."""
+        flow = way.flow
+        if way.done:
+            if way is self._ways[1] and way.broken and not flow.ended:
+                way.dropped += flow.discard()
+            return False
+        try:
+            moved = self._fill(way) if flow.readable and not flow.ended else 0
+            if flow.writable and flow.held:
+                moved += flow.drain()
+            if flow.ended and not flow.held and flow.finish():
+                way.done = True
+                return True
+        except SinkGone:
+            way.broken = way.done = True
+            return True
+        return bool(moved)
+
+    def _fill(self, way: Way) -> int:
+        most = PIPE_BYTES
+        if way.rate is not None:
+            most = way.rate.take(CHUNK_BYTES)
+            if not most:
+                self._paused = True
+                return 0
+        try:
+            count = way.flow.fill(most)
+        except ConnectionResetError:
+            if way.flow.source is not self.local:
+                raise
+            way.flow.ended = True  # it closed without reading all: the stream's protocol judges
+            count = 0
+        if way.rate is not None:
+            way.rate.give_back(most - count)
+        return count
+
+    def _lingered(self) -> bool:
+        """Whether a stream with one side gone has waited enough for the other one."""
+        outward, inward = self._ways
+        if not (outward.broken or inward.broken):
+            return False
+        if outward.broken and inward.done:
+            return True
+        if not outward.done or (not outward.broken and _unsent(self.remote)):
+            self._deadline = None  # the peer still has to get what was sent before
+            return False
+        if outward.broken and inward.flow.held:
+            return False  # the local program is slow, not gone
+        if inward.broken and inward.flow.ended:
+            return True
+        if self._deadline is None:
+            self._deadline = time.monotonic() + LINGER_SECONDS
+        return time.monotonic() >= self._deadline
+
+    def _after_break(self) -> str:
+        """What to say of a stream of which one side went first."""
+        outward, inward = self._ways
+        if outward.broken:
+            return self._gone("the peer is gone")
+        if inward.dropped or inward.flow.held or not inward.flow.ended:
+            return "the local program is gone"
+        return ""  # it closed after its last word, and the peer had nothing more to say
+
+    def _gone(self, trouble: str) -> str:
+        """A peer of a plain stream that went without a word may have awaited TLS."""
+        return f"{trouble} and said nothing: {UNHEARD_PEER}" if self.plain else trouble
+
+    def _wait(self, timeout_ms: float | None) -> None:
+        """See which sockets are ready, and until when not."""
+        outward, inward = self._ways
+        self._look(self.local, outward, inward)
+        self._look(self.remote, inward, outward)
+        for fd, event in self._poll.poll(timeout_ms):
+            if fd == self.wake:
+                continue
+            ours = fd == self._local_fd
+            reads, writes = (outward, inward) if ours else (inward, outward)
+            if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                reads.flow.readable = True
+            if event & select.POLLOUT:
+                writes.flow.writable = True
+            if event & (select.POLLHUP | select.POLLERR) and not writes.done:
+                writes.broken = writes.done = True  # it takes nothing more; what it sent is read
+
+    def _look(self, sock: socket.socket, reads: Way, writes: Way) -> None:
+        """Ask the poll for what matters of a socket now."""
+        mask = select.POLLIN if self._wants(reads) else 0
+        if writes.flow.held and not writes.done:
+            mask |= select.POLLOUT
+        wanted = mask if mask or not writes.done else None
+        fd = sock.fileno()
+        if self._masks.get(fd) == wanted:
+            return
+        if wanted is None:
+            self._poll.unregister(fd)
+        else:
+            self._poll.register(fd, wanted)
+        self._masks[fd] = wanted
+
+    def _wants(self, way: Way) -> bool:
+        """Whether to wait for a way's source: there is room, or what comes is to be dropped."""
+        if way.flow.ended or (way.rate is not None and self._paused):
+            return False
+        if way.broken:
+            return way is self._ways[1]
+        return not way.flow.held
+
+    def _timeout_ms(self) -> float | None:
+        if self._paused and self.rate is not None:
+            return self.rate.wait_seconds * 1000
+        if self._ways[0].broken or self._ways[1].broken:
+            return _LOOK_SECONDS * 1000
+        return None
+
+    def _inward_is_tls(self) -> bool:
+        """Whether a peer of a plain stream speaks TLS; it is told so."""
+        try:
+            first = self.remote.recv(_PEEK_BYTES, socket.MSG_PEEK)
+        except BlockingIOError:
+            self.inward.readable = False
+            return False
+        if not first:  # its end, before a word: `_gone` says so
+            return False
+        self.plain = False
+        if not is_tls(first):
+            return False
+        if first[0] != MODE_ALERT[0]:
+            self.remote.send(MODE_ALERT)
+        return True
+
+
+def reset(sock: socket.socket) -> None:
+    """Make closing a TCP connection an abortion, which the peer tells from an end."""
+    if sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+def _unsent(sock: socket.socket) -> bool:
+    """Whether the peer's kernel has not yet got all that we sent, and still may (SIOCOUTQ).
+
+    A connection that was reset counts for ever what it can no longer send.
+    """
+    if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+        return False
+    answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+    return bool(struct.unpack("i", answer)[0])
+
+
+def wake_pair() -> tuple[int, int]:
+    """A pipe that wakes threads by its other end's closing."""
+    return os.pipe2(os.O_CLOEXEC)

@@ -1,0 +1,76 @@
+"""The keeper of the migration proxy beside what answers oddly, and short of descriptors."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from felix_shim import proxy_keeper
+from felix_shim.proxy_keeper import ProxyKeeper
+from libtortie.jsonlog import JsonLog
+from tests.fakes.migration_proxies import short_directory, until
+
+FOR_EVER = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+def kept(control: Path, said: io.StringIO) -> tuple[ProxyKeeper, threading.Thread]:
+    keeper = ProxyKeeper(FOR_EVER, control, JsonLog(said), lambda: False)
+    thread = threading.Thread(target=keeper.run, daemon=True)
+    thread.start()
+    return keeper, thread
+
+
+@pytest.mark.parametrize(
+    "answer", ['{"ok": true}', '{"ok": true, "pid": "x"}', '{"ok": true, "pid": 1e300}']
+)
+def test_what_is_no_proxys_answer_ends_nothing(answer: str) -> None:
+    """Whoever is at the control socket: an own one is started, which then says what is there."""
+    said = io.StringIO()
+    with short_directory() as place, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "ctl"))
+        listener.listen(8)
+
+        def serve() -> None:
+            for _ in range(2):
+                client, _ = listener.accept()
+                with client:
+                    client.recv(1000)
+                    client.sendall(answer.encode() + b"\n")
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        keeper, thread = kept(place / "ctl", said)
+        until(lambda: "migration_proxy_started" in said.getvalue())
+        keeper.stop()
+        thread.join(120)
+        serving.join(120)
+    assert "migration_proxy_ended" in said.getvalue()
+
+
+def test_a_proxy_that_could_not_be_watched_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the agent ended; it is tried again."""
+    real, failing = os.pidfd_open, [1]
+
+    def pidfd_open(pid: int) -> int:
+        if failing:
+            failing.pop()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(pid)
+
+    monkeypatch.setattr(proxy_keeper, "SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    monkeypatch.setattr(proxy_keeper, "CLOSING_SECONDS", 0.0)
+    said = io.StringIO()
+    with short_directory() as place:
+        keeper, thread = kept(place / "ctl", said)
+        until(lambda: "migration_proxy_started" in said.getvalue())
+        keeper.stop()
+        thread.join(120)
+    assert "Too many open files" in said.getvalue()
