@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address, ip_network
 from typing import NoReturn, TypeVar
 
 import pytest
@@ -140,6 +141,30 @@ def of_the_node(number: int) -> PolicySet:
     around = Surroundings(settings, (PortRange(9199, 9199),), frozenset(PEER), (pool,))
     policed = host_book(HostMeaning(Meaning((), policies), (hep,))).rules()
     return policy_set(ENDPOINTS[number % 2 :][:1], rules=NodeRules().added_to(policed, around))
+
+
+def test_floating_addresses_and_source_prefixes_come_and_go_as_differences(
+    driver: Nftables,
+) -> None:
+    """They are nft's to say; the kernel ends up with what it has when all is said anew."""
+    (one,) = FIRST.endpoints
+    own, outer = ip_address("10.65.0.1"), ip_address("192.0.2.1")
+    known = replace(one, floating=((own, outer),))
+    other = replace(
+        one,
+        floating=((own, ip_address("192.0.2.2")),),
+        source_prefixes=(ip_network("198.51.100.0/24"), ip_network("2001:db8::/64")),
+    )
+    wider = replace(other, source_prefixes=(ip_network("198.51.0.0/16"),))
+    for endpoint in (known, other, wider, one, other, known):
+        desired, generation = replace(SECOND, endpoints=(endpoint,)), inside(read_generation)
+        inside(partial(driver.apply, desired))
+        assert inside(read_generation) == generation + 1, "one transaction"
+        found = without_tags(nft("list", "ruleset"))
+        inside(partial(Nftables().apply, desired))
+        assert without_tags(nft("list", "ruleset")) == found
+        for _ in range(2):
+            inside(partial(driver.apply, desired))
 
 
 @pytest.mark.parametrize("way", ["messages", "nft"])

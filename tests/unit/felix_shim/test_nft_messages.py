@@ -9,6 +9,7 @@ import pytest
 
 from felix_shim.drivers.nftables_change import (
     AddRule,
+    Commands,
     OnChain,
     OnElements,
     OnSet,
@@ -118,6 +119,12 @@ ODD: Any = IsBlue()
         OnElements(Verb.ADD, SetSpec("inet", "s", ("ifname",)), ('"longer-than-an-interface"',)),
         OnElements(Verb.ADD, SetSpec("inet", "s", ("ipv4_addr", "inet_proto")), ("10.0.0.1",)),
         OnElements(Verb.ADD, SetSpec("inet", "s", ("ipv4_addr",), interval=True), ("fd00::/8",)),
+        OnElements(
+            Verb.ADD,
+            SetSpec("inet", "s", ("ifname", "ipv4_addr"), interval=True),
+            ('"cali1" . 10.0.0.0/8',),
+        ),
+        Commands(("add map inet tortie m { type ipv4_addr : ipv4_addr; }",)),
         OnElements(Verb.ADD, SetSpec("odd", "s", ("ipv4_addr",)), ("10.0.0.1",)),
     ],
     ids=lambda step: str(step)[:60],
