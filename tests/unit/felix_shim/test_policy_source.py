@@ -250,3 +250,21 @@ def test_each_kind_is_remembered_by_itself_with_what_policy_is_made_of(
     assert (again.metadata.namespace, again.metadata.labels) == ("shop", {"a": "b"})
     assert getattr(again, "spec", None) == getattr(found, "spec", None)
     assert json.loads((tmp_path / f"{kind.api.plural}.json").read_text())["bootID"] == "b1"
+
+
+def test_what_is_heard_for_the_first_time_is_saved_at_once(tmp_path: Path) -> None:
+    """Only later changes wait for each other: a new agent that is killed leaves nothing unsaid."""
+    cache = PolicyCache(tmp_path, "fake://kube", "b1", RecordingLog(), pause=3600.0)
+    thread = threading.Thread(target=cache.run)
+    thread.start()
+    try:
+        cache.put(KubeNetworkPolicy, ())
+        wait_for(lambda: cache.load(KubeNetworkPolicy) == ())
+        cache.put(KubeNetworkPolicy, [policy("later")])
+        cache.put(Namespace, ())
+        wait_for(lambda: cache.load(Namespace) == ())
+        assert cache.load(KubeNetworkPolicy) == (policy("later"),)
+    finally:
+        cache.stop()
+        thread.join(60)
+    assert not thread.is_alive()
