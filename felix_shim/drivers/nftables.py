@@ -39,6 +39,7 @@ from libtortie.deadline import Deadline, communicate, given
 from libtortie.errors import KernelError, first_line
 from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, NftSocket, read_generation
 from libtortie.linux.nft_watch import TableWatch
+from libtortie.linux.settled import Settled
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
@@ -66,6 +67,7 @@ class Nftables:
         self._deadline = deadline
         self._socket = NftSocket()
         self._watch = TableWatch(TABLE)
+        self._settled = Settled(deadline)
         self._applied: PolicySet | None = None
         self._tag = FIRST_TAG
         self._generation: int | None = None
@@ -132,6 +134,7 @@ class Nftables:
     def _send(self, found: Batch, desired: PolicySet, generation: int) -> None:
         """One transaction of messages; anew while others' commits overtake it."""
         for _ in range(_ATTEMPTS):
+            self._settled.await_all()
             try:
                 after = self._socket.commit(found.messages, generation)
             except GenerationMoved:
@@ -141,6 +144,8 @@ class Nftables:
                 continue
             except BatchRefused as error:
                 raise RuleRefused(str(error), found.chain_at(error.index)) from error
+            finally:
+                self._settled.begin()
             self._applied, self._generation = desired, after
             return
         raise GenerationMoved(f"others committed {_ATTEMPTS} times before our change")
@@ -172,6 +177,7 @@ class Nftables:
         Others' commits are heard anew from then on: of so many messages some might be lost. Where
         they cannot be heard, any of theirs has ours replaced.
         """
+        self._settled.await_all()
         before = self._applied, self._generation
         self._applied, self._generation = None, None
         self._watch.end()
@@ -182,6 +188,8 @@ class Nftables:
         except RuleRefused:
             self._applied, self._generation = before
             raise
+        finally:
+            self._settled.begin()
         self._applied = desired
         with suppress(OSError):
             self._watch.begin()

@@ -104,8 +104,8 @@ def _elements(spec: SetSpec, texts: Iterable[str]) -> Iterator[bytes]:
             yield from interval_elements(interval(text), length)
         return
     for text in texts:
-        key, _, chain = text.partition(" : goto ")
-        yield wire.element(_key(spec.fields, key), goto=chain)
+        key, _, chain = text.partition(" : jump ")
+        yield wire.element(_key(spec.fields, key), jump=chain)
 
 
 def _key(fields: tuple[str, ...], text: str) -> bytes:
