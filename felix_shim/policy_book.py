@@ -17,6 +17,7 @@ from types import MappingProxyType
 from felix_shim.host_order import FORWARDED, HostStage
 from felix_shim.host_rules import HostPlan
 from felix_shim.label_index import LabelIndex, Labelled
+from felix_shim.peer_sets import PeerKind, PeerSets
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_order import (
     CLOSED,
@@ -61,11 +62,12 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An endpoint that a policy closes because it cannot be obeyed."""
+    """An endpoint that a policy closes because it cannot be obeyed; `partly`: one of its rules."""
 
     endpoint: Key
     policy: PolicyId
     problem: str
+    partly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class _Plan:
     ways: Ways = field(default_factory=Ways)
     chains: Mapping[str, Chain] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[tuple[PolicyId, str], ...] = ()
+    limits: tuple[tuple[PolicyId, str], ...] = ()
     sets: frozenset[SetKey] = frozenset()
     host: HostPlan | None = None
 
@@ -105,6 +108,7 @@ class PolicyBook:
     """See the module. Items and local endpoints are named by their stored keys."""
 
     sets: PolicySets[Key] = field(default_factory=PolicySets)
+    peers: PeerSets = field(default_factory=PeerSets)
     _subjects: LabelIndex[Key] = field(default_factory=LabelIndex)
     _locals: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     _hosts: dict[Key, HostEnd] = field(default_factory=dict)
@@ -199,6 +203,14 @@ class PolicyBook:
         self.sets.remove(key)
         self._outdated_plans |= self._unreadable.remove(key)
 
+    def put_peer(self, kind: PeerKind, namespace: str, name: str, item: Item) -> None:
+        """Something of Kubernetes that rules can be about is this now."""
+        self.peers.put(kind, (namespace, name), item)
+
+    def remove_peer(self, kind: PeerKind, namespace: str, name: str) -> None:
+        """It is no more."""
+        self.peers.remove(kind, (namespace, name))
+
     def put_local(self, key: Key, item: Item) -> None:
         """An endpoint of this node, which needs rules."""
         if self._locals.get(key) != item.profiles:
@@ -229,7 +241,7 @@ class PolicyBook:
         if self._turned or not self._rules.chains:
             self._arrange()
             self._turned = set()
-        before, elements = self._rules, self.sets.elements()
+        before, elements = self._rules, self.peers.added_to(self.sets.elements())
         if elements is not before.sets:
             self._rules = replace(before, sets=elements)
         return self._rules
@@ -298,7 +310,8 @@ class PolicyBook:
             chains = {CLOSED: (DROP,)}
             for plan in taken.values():
                 chains |= plan.chains
-            self.sets.use(frozenset().union(*(plan.sets for plan in taken.values())))
+            wanted = frozenset().union(*(plan.sets for plan in taken.values()))
+            self.sets.use(self.peers.use(wanted))
             self._plans = {key: plan for key, plan in self._plans.items() if id(plan) in taken}
         ways = {key: plan.ways for key, plan in self._taken.items() if plan.host is None}
         hosts = (plan.host for plan in self._taken.values() if plan.host is not None)
@@ -307,6 +320,11 @@ class PolicyBook:
             Closed(key, policy, problem)
             for key, plan in self._taken.items()
             for policy, problem in plan.problems
+        )
+        closed += tuple(
+            Closed(key, policy, limit, partly=True)
+            for key, plan in self._taken.items()
+            for policy, limit in plan.limits
         )
         self._rules = PolicyRules(chains, self._rules.sets, ways, closed, placed)
 
@@ -330,7 +348,9 @@ class PolicyBook:
         for wanted in courses:
             chains |= self._chains(wanted)
         ingress, egress = courses
-        return _Plan(Ways(ingress.chain, egress.chain), chains, sets=_sets_of(chains))
+        limits = tuple((one.id, limit) for one in policies for limit in one.limits)
+        ways = Ways(ingress.chain, egress.chain)
+        return _Plan(ways, chains, limits=limits, sets=_sets_of(chains))
 
     def _host_plan(self, end: HostEnd, policies: list[Policy]) -> _Plan:
         """What is wrong closes it; for what goes through it only if that is policed at all."""
@@ -348,7 +368,7 @@ class PolicyBook:
                 courses[stage] = wanted.chain
                 chains |= self._chains(wanted)
         host = HostPlan(end, MappingProxyType(courses), bool(wrong), forward)
-        return _Plan(Ways(), chains, tuple(problems), _sets_of(chains), host)
+        return _Plan(Ways(), chains, tuple(problems), sets=_sets_of(chains), host=host)
 
     def _problems(
         self, policies: list[Policy], profiles: tuple[str, ...]

@@ -40,6 +40,8 @@ from libtortie.model.policy import (
     PortRange,
 )
 
+LABEL_SERVICE = "service"
+"""What says whose an EndpointSlice is, among EndpointSlices."""
 LOG_PREFIX = "calico-packet: "
 """Calico's default, which people's log filters know."""
 
@@ -69,6 +71,11 @@ def compile_rules(rules: Iterable[PolicyRule], verdicts: Verdicts) -> Chain:
     return tuple(
         Rule(matches, verdicts.of(rule.action)) for rule in rules for matches in _ways(rule)
     )
+
+
+def of_service(name: str) -> str:
+    """The selector of what a Service (`namespace/name`) leads to."""
+    return f"{LABEL_SERVICE} == '{name}'"
 
 
 def sets_of(chain: Chain) -> frozenset[SetKey]:
@@ -117,7 +124,8 @@ def _versions(rule: PolicyRule) -> tuple[int, ...]:
 
 def _has_sets(end: Entity) -> bool:
     named = any(isinstance(port, str) for port in (*end.ports, *end.not_ports))
-    return end.selector is not None or end.not_selector is not None or named
+    looked_up = (end.selector, end.not_selector, end.nodes, end.service or None)
+    return named or any(one is not None for one in looked_up)
 
 
 def _packet(rule: PolicyRule) -> Iterator[Match]:
@@ -145,6 +153,11 @@ def _end(end: Entity, side: Side, version: int, protocol: int | None) -> Iterato
         yield InSet(side, SetKey(SetKind.ADDRESSES, version, end.selector))
     if end.not_selector is not None:
         yield InSet(side, SetKey(SetKind.ADDRESSES, version, end.not_selector), negated=True)
+    if end.nodes is not None:
+        yield InSet(side, SetKey(SetKind.KUBE_NODES, version, end.nodes))
+    if end.service:
+        kind = SetKind.SERVICE_PORTS if side is Side.DESTINATION else SetKind.SERVICES
+        yield InSet(side, SetKey(kind, version, of_service(end.service)))
     numbers, names = _split(end.not_ports)
     if numbers:
         yield OnPort(side, numbers, negated=True)

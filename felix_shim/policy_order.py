@@ -40,6 +40,7 @@ _SHORT_KIND = {
     "KubernetesNetworkPolicy": "knp",
     "AdminNetworkPolicy": "anp",
     "BaselineAdminNetworkPolicy": "banp",
+    "ClusterNetworkPolicy": "cnp",
     "Profile": "profile",
 }
 BUILT_IN_TIERS = {

@@ -180,7 +180,7 @@ class PolicySets(Generic[I]):
         for net in item.nets:
             if net.version != key.version:
                 continue
-            if key.kind is SetKind.PORTS:
+            if key.has_ports:
                 for text in _ports(key, net, item):
                     counted.count_host(text, difference)
             elif net.prefixlen == net.max_prefixlen:
@@ -203,5 +203,6 @@ def _count(counts: Counter[T], element: T, difference: int) -> bool:
 
 def _ports(key: SetKey, net: IPNetwork, item: Item) -> Iterator[str]:
     for port in item.ports:
-        if port.name in key.names and key.protocol in (0, port.protocol):
+        wanted = key.kind is SetKind.SERVICE_PORTS or port.name in key.names
+        if wanted and key.protocol in (0, port.protocol):
             yield f"{net.network_address} . {port.protocol} . {port.port}"

@@ -36,12 +36,17 @@ class SetKind(StrEnum):
     """What a set's elements are: addresses and networks, or (address, protocol, port).
 
     `NODES` (addresses) and `POOLS` (networks) are of no selector: the nodes' own, and IP pools'.
+    `SERVICES` and `SERVICE_PORTS` are what a Kubernetes Service leads to, `KUBE_NODES` addresses of
+    Kubernetes' nodes: their selectors are about those alone (`peer_sets.py`).
     """
 
     ADDRESSES = "s"
     PORTS = "np"
     NODES = "nodes"
     POOLS = "pools"
+    SERVICES = "sv"
+    SERVICE_PORTS = "sp"
+    KUBE_NODES = "kn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,11 @@ class SetKey:
     selector: str
     names: tuple[str, ...] = ()
     protocol: int = 0
+
+    @property
+    def has_ports(self) -> bool:
+        """Whether its elements are (address, protocol, port)."""
+        return self.kind in (SetKind.PORTS, SetKind.SERVICE_PORTS)
 
     @property
     def name(self) -> str:

@@ -29,7 +29,6 @@ from felix_shim.rules import (
     OnPort,
     Plain,
     Rule,
-    SetKind,
     Side,
     Verdict,
     Way,
@@ -182,7 +181,7 @@ class _Draft:
     def _in_set(self, match: InSet) -> None:
         key = match.key
         self._load_address(key.version, match.side)
-        if key.kind is SetKind.PORTS:
+        if key.has_ports:
             behind = _FIRST_WORD + (1 if key.version == 4 else 4)
             self._say(wire.load_meta(Meta.L4PROTO, behind), _load_port(match.side, behind + 1))
         self._say(wire.look_up(set_name(key, self.sets, self.tag), negated=match.negated))

@@ -29,7 +29,6 @@ from felix_shim.rules import (
     Plain,
     Rule,
     SetKey,
-    SetKind,
     Side,
     Verdict,
 )
@@ -74,7 +73,7 @@ def set_name(key: SetKey, sets: Sets, tag: str) -> str:
 def declared(key: SetKey, sets: Sets, tag: str) -> SetSpec:
     """How a set is declared."""
     address = f"ipv{key.version}_addr"
-    ports = ("inet_proto", "inet_service") if key.kind is SetKind.PORTS else ()
+    ports = ("inet_proto", "inet_service") if key.has_ports else ()
     return SetSpec("inet", set_name(key, sets, tag), (address, *ports), sets[key].interval)
 
 
@@ -125,7 +124,7 @@ def _match(match: Match, sets: Sets, tag: str) -> str:
             return f"{_address(side, version)} {_not(negated)}{{ {', '.join(nets)} }}"
         case InSet(side, key, negated):
             words = _address(side, key.version)
-            if key.kind is SetKind.PORTS:
+            if key.has_ports:
                 words += f" . meta l4proto . {_port(side)}"
             return f"{words} {_not(negated)}@{set_name(key, sets, tag)}"
         case OnLink(way, name):

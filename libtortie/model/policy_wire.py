@@ -86,8 +86,8 @@ def problems_of(resource: Resource) -> tuple[str, ...]:
     if kind is Kind.NETWORK_POLICY:
         return (*found, *(f"spec.{field}: {_ONLY_GLOBAL}" for field in _GLOBALS if spec.get(field)))
     if kind is Kind.GLOBAL_NETWORK_POLICY:
-        return (*found, *_forwarding_problems(spec))
-    return found
+        return (*found, *_forwarding_problems(spec), *_homeless_services(spec))
+    return (*found, *_homeless_services(spec)) if kind is Kind.PROFILE else found
 
 
 def problem_of(resource: Resource) -> str:
@@ -106,6 +106,17 @@ def _forwarding_problems(spec: Mapping[str, Any]) -> Iterator[str]:
     types = spec.get("types")
     if early and (spec.get("egress") or (isinstance(types, list) and "Egress" in types)):
         yield "spec.preDNAT: has no egress"
+
+
+def _homeless_services(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Services of no namespace, where there is none that they could be in by default."""
+    for way, side in (("ingress", "source"), ("egress", "destination")):
+        rules = spec.get(way)
+        for number, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+            end = rule.get(side) if isinstance(rule, Mapping) else None
+            services = end.get("services") if isinstance(end, Mapping) else None
+            if isinstance(services, Mapping) and not services.get("namespace"):
+                yield f"spec.{way}.{number}.{side}.services.namespace: is missing"
 
 
 def read_policy(resource: Resource) -> Policy:
@@ -285,6 +296,8 @@ def _icmp(wire: IcmpWire | None) -> Icmp | None:
 
 def _entity(wire: EntityWire, namespace: str) -> Entity:
     """A rule of a namespaced policy is about its own namespace, unless it says which others."""
+    if wire.services is not None:
+        return Entity(service=f"{wire.services.namespace or namespace}/{wire.services.name}")
     own = both(_accounts(wire.service_accounts), wire.selector)
     where = ""
     if wire.namespace_selector:

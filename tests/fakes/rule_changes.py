@@ -94,11 +94,7 @@ def matches(draw: st.DrawFn, version: int) -> tuple[Match, ...]:
                 found.append(InNets(side, version, tuple(_apart(nets)), negated))
             case 1:
                 key = draw(keys(version))
-                if (
-                    key.kind is not SetKind.PORTS
-                    or side is not Side.ORIGINAL
-                    or (has_ports and not other)
-                ):
+                if not key.has_ports or side is not Side.ORIGINAL or (has_ports and not other):
                     found.append(InSet(side, key, negated))
             case 2 if has_ports and not (other and side is Side.ORIGINAL):
                 found.append(OnPort(side, draw(ranges()), negated))
@@ -149,7 +145,7 @@ def translations(draw: st.DrawFn) -> Rule:
 def elements(draw: st.DrawFn, key: SetKey) -> Elements:
     """What can be in a set."""
     hosts = draw(st.sets(st.sampled_from(_HOSTS[key.version])))
-    if key.kind is SetKind.PORTS:
+    if key.has_ports:
         some = (f"{host} . {protocol} . 80" for host in hosts for protocol in (6, 17))
         return Elements.of(some)
     nets = draw(st.sets(st.sampled_from(_NETS[key.version])))

@@ -24,7 +24,6 @@ from felix_shim.rules import (
     OnPort,
     Plain,
     SetKey,
-    SetKind,
     Side,
     Way,
 )
@@ -125,7 +124,7 @@ class RuleMachine:
     def _contains(self, key: SetKey, packet: Packet, side: Side) -> bool:
         elements = self._sets[key].texts
         address = _address(packet, side)
-        if key.kind is SetKind.PORTS:
+        if key.has_ports:
             return f"{address} . {packet.protocol} . {_port(packet, side)}" in elements
         return any(address in ip_network(text) for text in elements)
 
