@@ -26,7 +26,8 @@ from felix_shim.rules import (
     SetKind,
     Side,
 )
-from libtortie.model.policy import ICMPV6, PROTOCOLS, IPNetwork, PortRange
+from libtortie.model.felix_values import HostPort
+from libtortie.model.policy import ICMPV6, PROTOCOLS, PortRange
 
 TCP, UDP = PROTOCOLS["TCP"], PROTOCOLS["UDP"]
 NODES = {version: SetKey(SetKind.NODES, version, "nodes") for version in (4, 6)}
@@ -36,15 +37,6 @@ MIGRATION_PORTS = PortRange(49152, 49153)
 _IPV6_NEEDS = (130, 131, 132, 133, 134, 135, 136, 143)
 """ICMPv6: multicast listener query, report, done and version 2 report; router and neighbour
 solicitation and advertisement. Without them not even a failsafe port can be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """A port that is open to and from a network, or everybody."""
-
-    protocol: int
-    ports: PortRange
-    net: IPNetwork | None = None
 
 
 def _ports(protocol: int, *numbers: int) -> tuple[HostPort, ...]:

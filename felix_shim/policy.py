@@ -19,7 +19,6 @@ from types import MappingProxyType
 
 from felix_shim.extras import Translation, translated
 from felix_shim.host_rules import HOST_CHAINS
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.model import Endpoint
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy_book import PolicyRules, Ways
@@ -28,6 +27,7 @@ from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.errors import InvalidInput
 from libtortie.linux.port import IPNetwork
+from libtortie.model.felix_values import EndpointToHost
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import INTERFACE_PREFIX
 

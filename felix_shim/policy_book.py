@@ -18,7 +18,7 @@ from felix_shim.host_order import FORWARDED, HostStage
 from felix_shim.host_rules import HostPlan
 from felix_shim.label_index import LabelIndex, Labelled
 from felix_shim.peer_sets import PeerKind, PeerSets
-from felix_shim.policy_compile import sets_of
+from felix_shim.policy_compile import LOG_PREFIX, sets_of
 from felix_shim.policy_order import (
     CLOSED,
     Course,
@@ -121,6 +121,7 @@ class PolicyBook:
     _own: dict[tuple[PolicyId, Stage], Chain] = field(default_factory=dict)
     _plans: dict[tuple[frozenset[str], _Subject], _Plan] = field(default_factory=dict)
     _taken: dict[Key, _Plan] = field(default_factory=dict)
+    _log_prefix: str = LOG_PREFIX
     _outdated_plans: bool = False
     _outdated_parts: set[str] = field(default_factory=set)
     _turned: set[Key] = field(default_factory=set)
@@ -160,6 +161,11 @@ class PolicyBook:
             self._refused[policy] = problem
             known = self._policies.get(policy)
             self._outdated_parts.add(known.selector if known else _profile_part(policy.name))
+
+    def log_as(self, prefix: str) -> None:
+        """The lines of Log rules begin so."""
+        if prefix != self._log_prefix:
+            self._log_prefix, self._outdated_plans, self._own = prefix, True, {}
 
     def put_tier(self, tier: TierRank) -> None:
         """A tier is this now."""
@@ -254,14 +260,18 @@ class PolicyBook:
         for owner in sorted(one for text in texts for one in self._selecting[text]):
             policy = self._policies[owner]
             found[owner] = {
-                chain_name(way, owner): own_chain(way, rules_of(policy, way) or ())
+                chain_name(way, owner): own_chain(
+                    way, rules_of(policy, way) or (), self._log_prefix
+                )
                 for way in Direction
             }
         mine = (*self._locals.values(), *(end.profiles for end in self._hosts.values()))
         for name in sorted({name for profiles in mine for name in profiles}):
             owner = profile_id(name)
             found[owner] = {
-                chain_name(way, owner): own_chain(way, self._profile_rules(name, way))
+                chain_name(way, owner): own_chain(
+                    way, self._profile_rules(name, way), self._log_prefix
+                )
                 for way in Direction
             }
         return found
@@ -392,7 +402,7 @@ class PolicyBook:
         def said(policy: PolicyId) -> tuple[PolicyRule, ...]:
             return rules_of(self._policies[policy], direction) or ()
 
-        chains = course_chains(wanted, said)
+        chains = course_chains(wanted, said, self._log_prefix)
         for policy in (one for stretch in wanted.stretches for one in stretch.policies):
             if not passes_on(said(policy)):
                 chains[chain_name(direction, policy)] = self._chain(policy, direction, said(policy))
@@ -405,8 +415,11 @@ class PolicyBook:
     def _chain(self, owner: PolicyId, direction: Stage, rules: tuple[PolicyRule, ...]) -> Chain:
         found = self._own.get((owner, direction))
         if found is None:
-            found = self._own[owner, direction] = own_chain(direction, rules)
+            found = self._own[owner, direction] = self._written(direction, rules)
         return found
+
+    def _written(self, direction: Stage, rules: tuple[PolicyRule, ...]) -> Chain:
+        return own_chain(direction, rules, self._log_prefix)
 
     def _profile_rules(self, name: str, direction: Stage) -> tuple[PolicyRule, ...]:
         """A namespace's profile allows all, stored or not, as Calico's controllers make it."""

@@ -30,6 +30,7 @@ from felix_shim.rules import (
     Side,
     Verdict,
 )
+from libtortie.model import felix_values
 from libtortie.model.policy import (
     ICMP,
     Action,
@@ -42,7 +43,7 @@ from libtortie.model.policy import (
 
 LABEL_SERVICE = "service"
 """What says whose an EndpointSlice is, among EndpointSlices."""
-LOG_PREFIX = "calico-packet: "
+LOG_PREFIX = felix_values.LOG_PREFIX + felix_values.LOG_END
 """Calico's default, which people's log filters know."""
 
 
@@ -52,6 +53,7 @@ class Verdicts:
 
     allow: Verdict
     passed: Verdict = Plain.DROP
+    log_prefix: str = LOG_PREFIX
 
     def of(self, action: Action) -> Verdict:
         """What a rule with this action does."""
@@ -61,7 +63,7 @@ class Verdicts:
             case Action.PASS:
                 return self.passed
             case Action.LOG:
-                return Log(LOG_PREFIX)
+                return Log(self.log_prefix)
             case Action.DENY:
                 return Plain.DROP
 

@@ -91,6 +91,7 @@ class PolicyDesk:
         """The rules of these endpoints, and of the node itself, made of all that was heard."""
         while self._changes:
             self._take(self._changes.popleft())
+        self.book.log_as(around.settings.log_prefix)
         found = self.book.rules()
         endpoints = tuple(endpoints)
         self._tell(found, dict(endpoints))

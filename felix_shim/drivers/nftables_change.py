@@ -15,11 +15,11 @@ from enum import StrEnum
 from felix_shim.drivers.nftables_endpoint import chain_names, chains, elements, to_node
 from felix_shim.drivers.nftables_nat import nat_change
 from felix_shim.drivers.nftables_rules import SetSpec, declared
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.policy import EndpointPolicy, PolicySet
 from felix_shim.policy_compile import sets_of
 from felix_shim.rules import Chain, Rule, SetKey
 from felix_shim.snapshots import touched
+from libtortie.model.felix_values import EndpointToHost
 
 
 class Verb(StrEnum):

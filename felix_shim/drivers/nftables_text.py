@@ -52,12 +52,12 @@ from felix_shim.drivers.nftables_rules import (
 )
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy import PolicySet
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from libtortie.model.felix_values import EndpointToHost
 
 FAMILIES = ("inet", "arp")
 FIRST_TAG = "-0"

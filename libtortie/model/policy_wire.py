@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from libtortie.errors import InvalidInput
+from libtortie.model.felix_values import felix_problems
 from libtortie.model.field_errors import lines_of, summary
 from libtortie.model.fields import network_of
 from libtortie.model.keys import Kind
@@ -75,6 +76,8 @@ _SPECS: dict[Kind, type[Wire]] = {
 def problems_of(resource: Resource) -> tuple[str, ...]:
     """What is wrong with a resource's spec, as `spec.ingress.0.protocol: why` each."""
     kind, spec = Kind(resource.kind), _spec(resource)
+    if kind is Kind.FELIX_CONFIGURATION:
+        return tuple(felix_problems(spec))
     model = _SPECS.get(kind)
     if model is None:
         return ()

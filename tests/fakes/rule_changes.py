@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy import NODE_CHAINS, EndpointPolicy, PolicySet
 from felix_shim.policy_sets import Elements
@@ -37,6 +36,7 @@ from felix_shim.rules import (
     Verdict,
     Way,
 )
+from libtortie.model.felix_values import EndpointToHost
 from libtortie.model.policy import PortRange
 
 _CHAINS = ("closed", "pi-gnp/a.b", "pe-np/red/x", "ci-0123456789abcdef")
