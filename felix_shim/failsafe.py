@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from felix_shim.policy_compile import halves
+from felix_shim.policy_compile import halves, in_nets, on_port
 from felix_shim.rules import (
     Chain,
-    InNets,
     InSet,
     IsIcmp,
     IsProtocol,
     Match,
-    OnPort,
     Plain,
     Rule,
     SetKey,
@@ -82,11 +80,11 @@ def _to(ports: Iterable[HostPort], peers: tuple[PortRange, ...], *, far: Side, p
     """Rules that let packets with these ports pass, from or to the `far` end they are open to."""
     rules = []
     for one in ports:
-        matches: tuple[Match, ...] = (IsProtocol(one.protocol), OnPort(port, (one.ports,)))
+        matches: tuple[Match, ...] = (IsProtocol(one.protocol), on_port(port, (one.ports,)))
         if one.net is not None:
-            matches += (InNets(far, one.net.version, halves(one.net)),)
+            matches += (in_nets(far, one.net.version, halves(one.net)),)
         rules.append(Rule(matches, Plain.ACCEPT))
     for version in NODES if peers else ():
-        matches = (InSet(far, NODES[version]), IsProtocol(TCP), OnPort(port, peers))
+        matches = (InSet(far, NODES[version]), IsProtocol(TCP), on_port(port, peers))
         rules.append(Rule(matches, Plain.ACCEPT))
     return tuple(rules)

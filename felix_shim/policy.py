@@ -68,13 +68,15 @@ class PolicySet:
     """All rules of this node: at most one endpoint per interface, sorted by it.
 
     `chains` and `sets` are what the endpoints' policies come to (`policy_book.py`), and the node's
-    own (`surroundings.py`); `NODE_CHAINS` are always among them.
+    own (`surroundings.py`); `NODE_CHAINS` are always among them. `prepared` are sets that are there
+    besides, before rules look into them.
     """
 
     endpoints: tuple[EndpointPolicy, ...] = ()
     endpoint_to_host: EndpointToHost = EndpointToHost.DROP
     chains: Mapping[str, Chain] = field(default_factory=lambda: NODE_CHAINS)
     sets: Mapping[SetKey, Elements] = field(default_factory=dict)
+    prepared: Mapping[SetKey, Elements] = field(default_factory=dict)
 
     def by_interface(self) -> dict[str, EndpointPolicy]:
         """The endpoints by interface name."""

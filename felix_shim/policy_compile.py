@@ -148,9 +148,9 @@ def _icmp(icmp: Icmp, *, negated: bool = False) -> IsIcmp:
 def _end(end: Entity, side: Side, version: int, protocol: int | None) -> Iterator[Match]:
     """What must hold of an end apart from the ports it may have."""
     if end.nets:
-        yield InNets(side, version, _texts(end.nets))
+        yield in_nets(side, version, _texts(end.nets))
     if end.not_nets:
-        yield InNets(side, version, _texts(end.not_nets), negated=True)
+        yield in_nets(side, version, _texts(end.not_nets), negated=True)
     if end.selector is not None:
         yield InSet(side, SetKey(SetKind.ADDRESSES, version, end.selector))
     if end.not_selector is not None:
@@ -162,7 +162,7 @@ def _end(end: Entity, side: Side, version: int, protocol: int | None) -> Iterato
         yield InSet(side, SetKey(kind, version, of_service(end.service)))
     numbers, names = _split(end.not_ports)
     if numbers:
-        yield OnPort(side, numbers, negated=True)
+        yield on_port(side, numbers, negated=True)
     if names:
         yield InSet(side, _named(end, version, names, protocol), negated=True)
 
@@ -175,9 +175,27 @@ def _ports(
     if not end.ports:
         yield ()
     if numbers:
-        yield (OnPort(side, numbers),)
+        yield (on_port(side, numbers),)
     if names:
         yield (InSet(side, _named(end, version, names, protocol)),)
+
+
+def in_nets(side: Side, version: int, nets: tuple[str, ...], *, negated: bool = False) -> Match:
+    """An end's address is in one of these networks, or in none. Several, unless they are all hosts,
+    are a set of their own: see `docs/adr/0028`."""
+    hosts = "/32" if version == 4 else "/128"
+    if len(nets) == 1 or all(net.endswith(hosts) for net in nets):
+        return InNets(side, version, nets, negated)
+    return InSet(side, SetKey(SetKind.NETS, version, " ".join(nets)), negated)
+
+
+def on_port(side: Side, ranges: tuple[PortRange, ...], *, negated: bool = False) -> Match:
+    """An end's port is one of these, or none; behind a match of a protocol that has ports. Several
+    ranges are a set of their own, too."""
+    if len(ranges) == 1 or all(one.first == one.last for one in ranges):
+        return OnPort(side, ranges, negated)
+    texts = (f"{one.first}-{one.last}" for one in ranges)
+    return InSet(side, SetKey(SetKind.PORT_RANGES, 0, " ".join(texts)), negated)
 
 
 def _named(end: Entity, version: int, names: tuple[str, ...], protocol: int | None) -> SetKey:

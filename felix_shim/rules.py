@@ -37,7 +37,8 @@ class SetKind(StrEnum):
 
     `NODES` (addresses) and `POOLS` (networks) are of no selector: the nodes' own, and IP pools'.
     `SERVICES` and `SERVICE_PORTS` are what a Kubernetes Service leads to, `KUBE_NODES` addresses of
-    Kubernetes' nodes: their selectors are about those alone (`peer_sets.py`).
+    Kubernetes' nodes: their selectors are about those alone (`peer_sets.py`). `NETS` and
+    `PORT_RANGES` are what a rule itself lists: their selector is that list, and never changes.
     """
 
     ADDRESSES = "s"
@@ -47,6 +48,13 @@ class SetKind(StrEnum):
     SERVICES = "sv"
     SERVICE_PORTS = "sp"
     KUBE_NODES = "kn"
+    NETS = "n"
+    PORT_RANGES = "pr"
+
+    @property
+    def literal(self) -> bool:
+        """Whether the key says what is in the set."""
+        return self in (SetKind.NETS, SetKind.PORT_RANGES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from felix_shim.rules import (
     OnPort,
     Plain,
     SetKey,
+    SetKind,
     Side,
     Way,
 )
@@ -112,9 +113,14 @@ class RuleMachine:
             return ConnState.UNTRACKED in match.states and packet in self.untracked
         if isinstance(match, OnLink):
             return match.name == (packet.link_in if match.way is Way.IN else packet.link_out)
-        address = _address(packet, match.side)
         if match.side is Side.ORIGINAL and packet in self.untracked:
             return False
+        if isinstance(match, InSet) and match.key.kind is SetKind.PORT_RANGES:
+            port = _port(packet, match.side)
+            ranges = (text.split("-") for text in self._sets[match.key].texts)
+            there = any(int(first) <= port <= int(last) for first, last in ranges)
+            return packet.protocol in WITH_PORTS and there is not match.negated
+        address = _address(packet, match.side)
         if isinstance(match, InSet):
             version, found = match.key.version, self._contains(match.key, packet, match.side)
         else:
