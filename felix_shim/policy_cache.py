@@ -124,4 +124,5 @@ def _dumped(found: PolicyObject) -> dict[str, Any]:
     """What policy is made of in an object."""
     meta = found.metadata
     kept = {"name": meta.name, "namespace": meta.namespace, "labels": meta.labels}
-    return {"metadata": kept, "spec": getattr(found, "spec", None)}
+    rest = found.model_dump(mode="json", by_alias=True, exclude={"metadata"})
+    return {"metadata": kept, **rest}

@@ -12,7 +12,7 @@ from felix_shim.host_settings import HostSettings
 from felix_shim.nat_rules import NAT_CHAIN, nat_chain, nat_sets
 from felix_shim.policy_book import PolicyRules
 from felix_shim.policy_compile import sets_of
-from felix_shim.policy_sets import Elements
+from felix_shim.policy_sets import Elements, literal
 from felix_shim.rules import Chain, SetKey
 from felix_shim.snapshots import Snapshot, touched
 from libtortie.model.ipam import IPAddress
@@ -100,4 +100,5 @@ def _own_rules(plans: tuple[HostPlan, ...], around: Surroundings) -> PolicyRules
     chains = host_chains(placed, around.failsafe) | {NAT_CHAIN: around.nat}
     used = frozenset().union(*(sets_of(chain) for chain in chains.values()))
     sets = {key: elements for key, elements in around.sets.items() if key in used}
+    sets |= {key: literal(key) for key in used if key.kind.literal}
     return PolicyRules(chains, sets)

@@ -66,6 +66,7 @@ def agent_config(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str,
         **datastore,
         "k8s_api_root": names.api_url(),
         **agent_keys(),
+        "open_migration_ports": True,
         "log_file": "/var/log/tortie/node.log",
         "log_level": "info",
     }

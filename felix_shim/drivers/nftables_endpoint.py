@@ -70,7 +70,12 @@ def to_node(*, drop: bool) -> Chain:
 
 
 def elements(endpoints: Iterable[EndpointPolicy]) -> dict[SetSpec, list[str]]:
-    """What the endpoints put into each set and map."""
+    """What the endpoints put into each set and map.
+
+    The maps *jump*, and behind them stands a drop. A packet looks an element up as the map is by
+    then, but reads a chain as it was when the packet's judging began: a chain that came in between
+    is empty for it, and nothing that is gone to from an empty chain would stop it.
+    """
     found: dict[str, list[str]] = {f"{one.family} {one.name}": [] for one in SETS}
     for endpoint in endpoints:
         interface = f'"{endpoint.interface}"'
@@ -83,8 +88,8 @@ def elements(endpoints: Iterable[EndpointPolicy]) -> dict[SetSpec, list[str]]:
         found["inet speakers6"] += [speaker] if ipv6 else []
         for network in endpoint.source_prefixes:
             found[f"inet sources{network.version}"].append(f"{speaker} . {network}")
-        found["inet from-endpoints"].append(f"{interface} : goto {out}")
-        found["inet to-endpoints"].append(f"{interface} : goto {into}")
+        found["inet from-endpoints"].append(f"{interface} : jump {out}")
+        found["inet to-endpoints"].append(f"{interface} : jump {into}")
         found["arp bindings"] += [f"{speaker} . {address}" for address in ipv4]
         found["arp probers"] += [speaker] if ipv4 else []
         found["arp claimed"] += [f"{interface} . {address}" for address in ipv4]

@@ -371,6 +371,7 @@ class FelixConfigurationSpec(Wire):
     wireguard_enabled: bool | None = None
     wireguard_enabled_v6: bool | None = Field(default=None, alias="wireguardEnabledV6")
     default_endpoint_to_host_action: str = ""
+    log_prefix: str = ""
     failsafe_inbound_host_ports: Any = None
     failsafe_outbound_host_ports: Any = None
     nat_port_range: Any = Field(default=None, alias="natPortRange")

@@ -79,10 +79,10 @@ def courses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def told(
-        wanted: Course, rules: Callable[[PolicyId], tuple[PolicyRule, ...]]
+        wanted: Course, rules: Callable[[PolicyId], tuple[PolicyRule, ...]], log_prefix: str
     ) -> dict[str, Chain]:
         found.append(wanted.chain)
-        return course_chains(wanted, rules)
+        return course_chains(wanted, rules, log_prefix)
 
     monkeypatch.setattr(policy_book, "course_chains", told)
     return found
