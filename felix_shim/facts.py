@@ -14,7 +14,7 @@ another UID is another run of the VM: the endpoint's own run is over, so the VM 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, Proof, Role, VMRef
@@ -115,6 +115,30 @@ def derive(
         migration_uid=target if found.target else "",
         refused=refused,
     )
+
+
+def update(
+    before: Facts,
+    endpoint: Endpoint,
+    machines: VirtualMachines,
+    node: str,
+    *,
+    raised_elsewhere: int = 0,
+    stale_elsewhere: bool = False,
+) -> Facts:
+    """The facts now; what a watch that is not in sync has not told yet stays as it was before."""
+    found = derive(
+        endpoint,
+        machines,
+        node,
+        raised_elsewhere=raised_elsewhere,
+        stale_elsewhere=stale_elsewhere,
+    )
+    if endpoint.vm is None:
+        return found
+    if not machines.migrations_in_sync:
+        return replace(before, raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
+    return found if machines.instances_in_sync else replace(found, proof=before.proof)
 
 
 def prove(

@@ -7,7 +7,7 @@ compared with what is known, and only a difference makes anything due.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from felix_shim import facts
 from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS, Cluster
@@ -125,21 +125,16 @@ class World:
         addresses = local.endpoint.addresses
         raised = self.raises.number(addresses)
         stale = any(address in self.announced for address in addresses)
-        if not self.kube or local.endpoint.vm is None:
+        if not self.kube:
             return Facts(raised_elsewhere=raised, stale_elsewhere=stale)
-        before = local.machine.facts
-        if not self.machines.migrations_in_sync:
-            return replace(before, raised_elsewhere=raised, stale_elsewhere=stale)
-        found = facts.derive(
+        return facts.update(
+            local.machine.facts,
             local.endpoint,
             self.machines,
             self.node,
             raised_elsewhere=raised,
             stale_elsewhere=stale,
         )
-        if not self.machines.instances_in_sync:
-            return replace(found, proof=before.proof)
-        return found
 
     @property
     def policy_in_sync(self) -> bool:
