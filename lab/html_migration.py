@@ -159,6 +159,15 @@ def _numbers(row: Row) -> Markup:
     return tag("div", tag("table", tag("thead", header), tag("tbody", *rows)), class_="scroll")
 
 
+def _of_qemu(row: Row) -> list[tuple[str, str, str]]:
+    """What QEMU itself says, of a guest that is one."""
+    if row.qemu_total_ms is None:
+        return []
+    said = f"{amount(row.qemu_downtime_ms, 'ms')} of {amount(row.qemu_total_ms, 'ms')}"
+    meaning = "What `query-migrate` calls downtime, the last phase, and the whole migration."
+    return [("QEMU's downtime", said, meaning)]
+
+
 def _figures_of(row: Row) -> list[tuple[str, str, str]]:
     metric = f"{_or_missing(row.metric_elevated)} → {_or_missing(row.metric_final)}"
     return [
@@ -167,6 +176,7 @@ def _figures_of(row: Row) -> list[tuple[str, str, str]]:
             amount(row.guest_blackout_ms, "ms"),
             "How long the guest ran nowhere: QEMU's part, which no network can shorten.",
         ),
+        *_of_qemu(row),
         (
             "network downtime",
             amount(row.network_downtime_ms, "ms"),

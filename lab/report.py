@@ -127,6 +127,8 @@ class Row:
     add_before_sign_ms: float | None
     start_to_tor_fib_ms: float | None
     probers: Mapping[str, Mapping[str, Any]]
+    qemu_downtime_ms: float | None = None
+    qemu_total_ms: float | None = None
 
 
 def first_sign(observed: Observed) -> FrameSeen | None:
@@ -287,6 +289,8 @@ def row_of(observed: Observed) -> Row:
         if switched and observed.cutover
         else None,
         probers=probers,
+        qemu_downtime_ms=observed.cutover.qemu_downtime_ms if observed.cutover else None,
+        qemu_total_ms=observed.cutover.qemu_total_ms if observed.cutover else None,
     )
 
 
