@@ -10,7 +10,7 @@ import click
 
 from lab import control, names
 from lab.apiserver.command import apiserver
-from lab.bench import run_bench
+from lab.bench import Numbers, run_bench
 from lab.cli_kubevirt import kubectl, pod, vm, vmi
 from lab.cli_rim import STARTERS, known_node, replace_process, reported
 from lab.cluster import bring_up, make_way
@@ -190,12 +190,18 @@ def demo(
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), default="bench/cutover.json"
 )
-@click.option("--runs", type=click.IntRange(1, 100), default=10, show_default=True)
+@click.option("--runs", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option("--silent", type=click.IntRange(0, 1000), default=10, show_default=True)
+@click.option("--killed", type=click.IntRange(0, 1000), default=20, show_default=True)
+@click.option("--qemu", type=click.IntRange(0, 1000), default=5, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the moments of deaths.")
 @click.pass_obj
 @reported
-def bench(state: StateDir, out: Path, runs: int) -> None:
-    """Measure cut-overs with and without the guest's sign; exits 1 if a target is missed."""
-    if not run_bench(state, out, runs, click.echo):
+def bench(state: StateDir, /, out: Path, seed: int, **counts: int) -> None:
+    """Measure cut-overs: RUNS of a packet guest, others of one that makes no sign, with an agent
+    KILLED on the way, and of a QEMU guest. Exits 1 if a target is missed."""
+    numbers = Numbers(counts["runs"], counts["silent"], counts["killed"], counts["qemu"])
+    if not run_bench(state, out, numbers, seed, click.echo):
         raise SystemExit(1)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lab.bench import downtime_rows, rows_of, tor_row
 from lab.clock import NS_PER_MS as MS
 from lab.clock import NS_PER_S
 from lab.cutover import Report
@@ -308,27 +307,3 @@ def test_a_measured_migration_is_an_act_of_the_story() -> None:
         replace(OBSERVED, stream=StreamReport(9, 9, "reset", 0, 1)),
     ):
         assert not migrated(broken, row_of(broken), 9.0).ok
-
-
-def test_bench_rows_say_whether_the_target_was_met() -> None:
-    p50, worst = downtime_rows([2.0, 4.0, 30.0], [800.0, 900.0, 1000.0])
-    assert (p50.ours, p50.peer, p50.ratio, p50.met) == (4.0, 900.0, 225.0, True)
-    assert (worst.ours, worst.target, worst.met) == (30.0, 50.0, True)
-    p50, worst = downtime_rows([21.0, 51.0], [60.0, 60.0])
-    assert not p50.met
-    assert not worst.met
-
-
-def test_no_downtime_at_all_has_no_ratio() -> None:
-    assert downtime_rows([0.0], [900.0])[0].ratio == 0
-
-
-def test_the_bench_says_when_the_tor_followed() -> None:
-    ours = row_of(OBSERVED)
-    late = replace(
-        ours, start_to_tor_fib_ms=900.0, sign_to_tor_fib_ms=-3.0, network_downtime_ms=950.0
-    )
-    p50, worst, follows = rows_of([ours, ours], [late, late])
-    assert (p50.ours, p50.peer, worst.ours, worst.peer) == (5, 950, 5, 950)
-    assert (follows.ours, follows.peer, follows.unit, follows.met) == (2, 900, "ms", True)
-    assert not tor_row([20.5], [900.0]).met
