@@ -20,6 +20,7 @@ from lab.guest_kind import Kind, Move, Site
 from lab.guest_packet import PacketGuests
 from lab.guest_store import KINDS, PACKET, QEMU, Guest, GuestStore, Outcome
 from lab.objects import LabPod, LabVMI
+from lab.plumbing import PodInterface
 from lab.qemu_guests import QemuGuests
 from lab.state import StateDir
 from lab.tools import LabError
@@ -43,14 +44,24 @@ class Guests:
     """All guests of the lab. Its methods belong to one thread; boots and moves run on their own."""
 
     def __init__(
-        self, state: StateDir, log: Log, changed: Callable[[], None], *, kind: str = PACKET
+        self,
+        state: StateDir,
+        log: Log,
+        changed: Callable[[], None],
+        *,
+        kind: str = PACKET,
+        kinds: Mapping[str, Kind] | None = None,
+        bind: Callable[[str, str], PodInterface] = plumbing.bind_pod,
     ) -> None:
+        """`kind` is what an instance's guest is that wishes for none; `kinds` are those there are,
+        and `bind` is the bridge binding of a pod (both this machine's own, unless given)."""
         self._ledger = state.ledger
         self._log = log
         self._changed = changed
         self._store = GuestStore(state.guests)
         site = Site(state.ledger, state.logs, state.guests, log)
-        self._kinds: Mapping[str, Kind] = {PACKET: PacketGuests(site), QEMU: QemuGuests(site)}
+        self._kinds = kinds or {PACKET: PacketGuests(site), QEMU: QemuGuests(site)}
+        self._bind = bind
         self._default = kind
         self._lock = threading.Lock()
         self._guests: dict[str, Guest] = {}
@@ -118,15 +129,15 @@ class Guests:
         with self._lock:
             if words := self._unborn.pop(uid, ""):
                 raise LabError(words)
-            if uid in self._booting:
-                return
+            if uid in self._booting or uid in self._guests:
+                return  # whoever planned this had not yet heard of it
             self._booting.add(uid)
         threading.Thread(target=self._boot, args=(vmi, pod), name="boot", daemon=True).start()
 
     def _boot(self, vmi: LabVMI, pod: LabPod) -> None:
         meta = vmi.metadata
         try:
-            interface = plumbing.bind_pod(_netns(pod), pod.metadata.uid)
+            interface = self._bind(_netns(pod), pod.metadata.uid)
             wish = meta.annotations.get(names.ANNOTATION_GUEST, self._default)
             if wish not in self._kinds:
                 raise LabError(f"vmi {meta.name}: guest {wish!r} is none of {', '.join(KINDS)}")
@@ -144,7 +155,7 @@ class Guests:
     def prepare_target(self, vmi: LabVMI, pod: LabPod) -> None:
         """Make a target pod ready to receive the guest. Raises `LabError`."""
         guest = self._guests[vmi.metadata.uid]
-        there = plumbing.bind_pod(_netns(pod), pod.metadata.uid)
+        there = self._bind(_netns(pod), pod.metadata.uid)
         if (there.mac, there.addresses) != (guest.interface.mac, guest.interface.addresses):
             raise LabError(
                 f"target pod {pod.metadata.name} has {there.mac} {there.addresses},"

@@ -22,7 +22,7 @@ from lab.nodes import in_netns
 from lab.objects import LabPod, LabVMI
 from lab.plumbing import PodInterface
 from lab.qemu import TAP, Machine
-from lab.qemu_control import Control
+from lab.qemu_control import Control, last_words
 from lab.qemu_guest import Network
 from lab.qemu_move import Order
 from lab.qemu_process import clear, end_within, launch, running
@@ -97,7 +97,11 @@ class QemuGuests:
             directory = self.directory(guest, uid)
             if running(directory) is None:
                 shutil.rmtree(directory, ignore_errors=True)
-        return self.alive(guest)
+        if self.alive(guest):
+            return True
+        words = last_words(self.directory(guest, guest.pod_uid))
+        self._site.log(f"vmi {guest.name}: QEMU has ended: {words or 'without a word'}")
+        return False
 
     def remove(self, guest: Guest) -> None:
         """See `Kind`."""
