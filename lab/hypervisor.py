@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from lab.qemu_guests import QemuGuests
 from lab.state import StateDir
 from lab.tools import LabError
 
+LAST_WORDS_S = 10.0
+"""How long a mover is waited for whose guest has arrived: it has only its report to write."""
 Log = Callable[[str], None]
 
 __all__ = ["Guest", "Guests", "Move"]
@@ -112,7 +115,11 @@ class Guests:
             return any(one.name == _mover(migration) for one in self._ledger.alive())
 
         target = guest.moving[migration]
-        outcome = self._kind(guest).settle(guest, target, moving)
+        if guest.pod_uid == target:  # it has said that it arrived, and only announces itself
+            _wait_while(moving)
+            outcome = Outcome.MOVED
+        else:
+            outcome = self._kind(guest).settle(guest, target, moving)
         if outcome is Outcome.MOVED:
             guest.pod_uid = target
             guest.moved[migration] = self._store.report(migration)
@@ -287,6 +294,13 @@ def _netns(pod: LabPod) -> str:
 def _mover(migration_uid: str) -> str:
     """The ledger's name of the process that does a migration."""
     return f"cut-over {migration_uid}"
+
+
+def _wait_while(busy: Callable[[], bool]) -> None:
+    """Until it is over, or long enough has passed."""
+    end = time.monotonic() + LAST_WORDS_S
+    while busy() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def _say(process: subprocess.Popen[bytes], line: bytes) -> None:
