@@ -47,6 +47,7 @@ class Figures:
     start_to_tor_ms: float | None = None
     loss_ms: dict[str, float] = field(default_factory=dict)
     tcp_survived: dict[str, bool] = field(default_factory=dict)
+    qemu_stopped_ms: float | None = None
     qemu_downtime_ms: float | None = None
     qemu_total_ms: float | None = None
     killed: str = ""
@@ -74,6 +75,7 @@ def figures_of(sort: Sort, observed: Observed, survived: dict[str, bool], killed
         start_to_tor_ms=row.start_to_tor_fib_ms,
         loss_ms=loss,
         tcp_survived=survived,
+        qemu_stopped_ms=row.qemu_stopped_ms,
         qemu_downtime_ms=row.qemu_downtime_ms,
         qemu_total_ms=row.qemu_total_ms,
         killed=killed,

@@ -163,9 +163,12 @@ def _of_qemu(row: Row) -> list[tuple[str, str, str]]:
     """What QEMU itself says, of a guest that is one."""
     if row.qemu_total_ms is None:
         return []
+    stopped = amount(row.qemu_stopped_ms, "ms")
     said = f"{amount(row.qemu_downtime_ms, 'ms')} of {amount(row.qemu_total_ms, 'ms')}"
-    meaning = "What `query-migrate` calls downtime, the last phase, and the whole migration."
-    return [("QEMU's downtime", said, meaning)]
+    return [
+        ("QEMU stopped", stopped, "From STOP to RESUME; the rest of the pause is TCG's waking."),
+        ("QEMU's downtime", said, "By query-migrate: the last phase, and the whole migration."),
+    ]
 
 
 def _figures_of(row: Row) -> list[tuple[str, str, str]]:

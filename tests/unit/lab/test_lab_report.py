@@ -307,3 +307,22 @@ def test_a_measured_migration_is_an_act_of_the_story() -> None:
         replace(OBSERVED, stream=StreamReport(9, 9, "reset", 0, 1)),
     ):
         assert not migrated(broken, row_of(broken), 9.0).ok
+
+
+def test_a_qemu_guests_pause_lasts_until_its_kernel_is_heard() -> None:
+    """The network is not charged with TCG's waking, nor does what others send end it."""
+    report = Report(T - 50 * MS, T - MS, (), 30.0, 300.0)
+    frames = (
+        FrameSeen(T - 20 * MS, "node2", "ip", CALI),
+        FrameSeen(T + 2 * MS, "node1", "ip", CALI),
+        FrameSeen(T + 2 * MS, "node2", "other", CALI),
+        FrameSeen(T + 3 * MS, "node2", "garp", CALI),
+        FrameSeen(T + 5 * MS, "node2", "ip", CALI),
+    )
+    row = row_of(replace(OBSERVED, cutover=report, seen=(*SEEN, *frames)))
+    assert (row.guest_blackout_ms, row.network_downtime_ms) == (53, 2)
+    assert [row.qemu_stopped_ms, row.qemu_downtime_ms, row.qemu_total_ms] == [49, 30, 300]
+    unheard = row_of(replace(OBSERVED, cutover=report))
+    assert unheard.guest_blackout_ms == 49
+    packet = row_of(replace(OBSERVED, seen=(*SEEN, *frames)))
+    assert [packet.guest_blackout_ms, packet.qemu_stopped_ms] == [50, None]
