@@ -63,6 +63,7 @@ class LabRecord:
     made_dirs: tuple[str, ...] = field(default=())
     checkout: str = str(CHECKOUT)
     datastore: str = "sqlite"
+    guest: str = "packet"
 
 
 _RECORD = TypeAdapter(LabRecord)
