@@ -1,0 +1,19 @@
+"""`tortiectl vm`: the group."""
+
+from __future__ import annotations
+
+import click
+
+from tortiectl.lazy import Entry, LazyGroup
+
+COMMANDS = {
+    "downtime": Entry("tortiectl.commands.vm_downtime:downtime", "Show how long a migration took."),
+    "forecast": Entry(
+        "tortiectl.commands.vm_downtime:foretell", "Tell how long a migration will take."
+    ),
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def vm() -> None:
+    """Look at VMs and move them."""
