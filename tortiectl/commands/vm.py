@@ -8,6 +8,9 @@ from tortiectl.lazy import Entry, LazyGroup
 
 COMMANDS = {
     "downtime": Entry("tortiectl.commands.vm_downtime:downtime", "Show how long a migration took."),
+    "preflight": Entry(
+        "tortiectl.commands.vm_preflight:preflight", "Say what hinders migrations, and the fix."
+    ),
     "forecast": Entry(
         "tortiectl.commands.vm_downtime:foretell", "Tell how long a migration will take."
     ),

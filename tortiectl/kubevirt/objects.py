@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -87,6 +89,32 @@ class InterfaceStatus(View):
     ip_addresses: tuple[str, ...] = ()
 
 
+class ClaimInfo(View):
+    """`volumeStatus[].persistentVolumeClaimInfo`: the claim as virt-controller saw it."""
+
+    claim_name: str = ""
+    access_modes: tuple[str, ...] = ()
+
+
+class VolumeStatus(View):
+    """`VMI.status.volumeStatus[]`."""
+
+    name: str = ""
+    persistent_volume_claim_info: ClaimInfo | None = None
+
+
+class MigratedVolume(View):
+    """`VMI.status.migratedVolumes[]`: a volume that is copied to another claim."""
+
+    volume_name: str = ""
+
+
+class MachineStatus(View):
+    """`VMI.status.machine`."""
+
+    type: str = ""
+
+
 class PhaseTime(View):
     """`phaseTransitionTimestamps[]`."""
 
@@ -105,8 +133,9 @@ class VMIStatus(View):
     migration_state: MigrationState = MigrationState()
     evacuation_node_name: str = ""
     migration_method: str = ""
-    migrated_volumes: tuple[dict[str, Any], ...] = ()
-    machine: dict[str, Any] = Field(default_factory=dict)
+    migrated_volumes: tuple[MigratedVolume, ...] = ()
+    volume_status: tuple[VolumeStatus, ...] = ()
+    machine: MachineStatus = MachineStatus()
 
 
 class VMI(Object):
@@ -291,6 +320,15 @@ class Node(Object):
         """Whether its kubelet says so; a node that says nothing counts as ready."""
         found = next((one for one in self.status.conditions if one.type == "Ready"), None)
         return found is None or found.status == "True"
+
+    @property
+    def internal_ip(self) -> IPv4Address | IPv6Address | None:
+        """Its first internal address that can be read."""
+        for one in self.status.addresses:
+            if one.type == "InternalIP":
+                with suppress(ValueError):
+                    return ip_address(one.address)
+        return None
 
 
 class ClaimSpec(View):
