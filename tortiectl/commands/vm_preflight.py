@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from libtortie.cycles import unsearched
 from libtortie.errors import NotFound, TortieError
 from libtortie.wording import visible
 from tortiectl.kubevirt.access import default_namespace, open_api
@@ -65,10 +66,12 @@ def preflight(
             phase = "being deleted" if vmi.metadata.deleting else vmi.status.phase or "new"
             raise NotFound(f"VMI {vmi.id} does not run: it is {phase}")
         vm = vmi.id
-    cluster = read_cluster(access, place, conflist)
-    if node and node not in cluster.nodes:
-        raise NotFound(f"there is no node {node}; nodes are {', '.join(sorted(cluster.nodes))}")
-    verdict = examine(cluster, Scope(vm, node))
+    with unsearched():
+        cluster = read_cluster(access, place, conflist)
+        if node and node not in cluster.nodes:
+            known = ", ".join(sorted(cluster.nodes))
+            raise NotFound(f"there is no node {node}; nodes are {known}")
+        verdict = examine(cluster, Scope(vm, node))
     _tell(verdict, output)
     found = worst(verdict.findings)
     if found is not None and found.rank <= _LIMITS[fail_on].rank:

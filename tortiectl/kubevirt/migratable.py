@@ -33,7 +33,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a verdict depends on beside the VMI. `claims` are by `namespace/name`; None: unknown."""
+    """What a verdict depends on beside the VMI.
+
+    `claims` are by `namespace/name`. None: they may not be read, and a claim is only known to be
+    shared or not where the VMI's status says so.
+    """
 
     claims: Mapping[str, Claim] | None = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -166,7 +170,7 @@ def _method(vmi: VMI, volume: Volume, world: Around) -> Method:
     if any(one.volume_name == name for one in vmi.status.migrated_volumes):
         return Method(name, volume.claim, BLOCK, "it is being moved to another claim")
     if volume.claim:
-        return _claimed(volume, _access_modes(vmi, volume, world))
+        return _claimed(vmi, volume, world)
     if disk is not None and disk.shared:
         return Method(name, "", LIVE, "a shared hostDisk")
     if disk is not None:
@@ -177,8 +181,10 @@ def _method(vmi: VMI, volume: Volume, world: Around) -> Method:
     return Method(name, "", BLOCK, "it lives in the launcher pod and is copied")
 
 
-def _claimed(volume: Volume, modes: tuple[str, ...] | None) -> Method:
-    name, claim = volume.name, volume.claim
+def _claimed(vmi: VMI, volume: Volume, world: Around) -> Method:
+    name, claim, modes = volume.name, volume.claim, _access_modes(vmi, volume, world)
+    if modes is None and world.claims is None:
+        return Method(name, claim, LIVE, f"PVC {claim} may not be read")
     if modes is None:
         text = f"cannot migrate VMI: Unable to determine if PVC {claim} is shared{_SHARED}"
         return Method(name, claim, BLOCK, f"PVC {claim} is not found", text)

@@ -42,7 +42,7 @@ class FullMeta(Meta):
 class Object(KubeObject):
     """Any of these."""
 
-    metadata: FullMeta = FullMeta()
+    metadata: FullMeta = Field(default_factory=FullMeta)
 
     @property
     def id(self) -> str:
@@ -142,8 +142,8 @@ class VMI(Object):
     """A running VM."""
 
     api: ClassVar[Api] = _kubevirt("virtualmachineinstances", "VirtualMachineInstance")
-    spec: VMISpec = VMISpec()
-    status: VMIStatus = VMIStatus()
+    spec: VMISpec = Field(default_factory=VMISpec)
+    status: VMIStatus = Field(default_factory=VMIStatus)
 
     @property
     def final(self) -> bool:
@@ -172,8 +172,8 @@ class VMI(Object):
 class Template(View):
     """`VM.spec.template`."""
 
-    metadata: FullMeta = FullMeta()
-    spec: VMISpec = VMISpec()
+    metadata: FullMeta = Field(default_factory=FullMeta)
+    spec: VMISpec = Field(default_factory=VMISpec)
 
 
 class VMSpec(View):
@@ -181,7 +181,7 @@ class VMSpec(View):
 
     running: bool | None = None
     run_strategy: str = ""
-    template: Template = Template()
+    template: Template = Field(default_factory=Template)
 
 
 class VMStatus(View):
@@ -195,7 +195,7 @@ class VM(Object):
     """A VirtualMachine."""
 
     api: ClassVar[Api] = _kubevirt("virtualmachines", "VirtualMachine")
-    spec: VMSpec = VMSpec()
+    spec: VMSpec = Field(default_factory=VMSpec)
     status: VMStatus = VMStatus()
 
 
@@ -222,8 +222,8 @@ class Migration(Object):
     api: ClassVar[Api] = _kubevirt(
         "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration"
     )
-    spec: MigrationSpec = MigrationSpec()
-    status: MigrationStatus = MigrationStatus()
+    spec: MigrationSpec = Field(default_factory=MigrationSpec)
+    status: MigrationStatus = Field(default_factory=MigrationStatus)
 
     @property
     def final(self) -> bool:
@@ -270,8 +270,8 @@ class Pod(Object):
     """A pod; here mostly a launcher."""
 
     api: ClassVar[Api] = Api("", "v1", "pods", "Pod", True)
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    spec: PodSpec = Field(default_factory=PodSpec)
+    status: PodStatus = Field(default_factory=PodStatus)
 
     @property
     def finished(self) -> bool:
@@ -350,8 +350,8 @@ class Claim(Object):
     """A PersistentVolumeClaim."""
 
     api: ClassVar[Api] = Api("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True)
-    spec: ClaimSpec = ClaimSpec()
-    status: ClaimStatus = ClaimStatus()
+    spec: ClaimSpec = Field(default_factory=ClaimSpec)
+    status: ClaimStatus = Field(default_factory=ClaimStatus)
 
     @property
     def shared(self) -> bool:
@@ -370,7 +370,7 @@ class PersistentVolume(Object):
     """A PersistentVolume, of which only matters whether it is one node's own disk."""
 
     api: ClassVar[Api] = Api("", "v1", "persistentvolumes", "PersistentVolume", False)
-    spec: VolumeSpec = VolumeSpec()
+    spec: VolumeSpec = Field(default_factory=VolumeSpec)
 
 
 class Lease(Object):

@@ -28,12 +28,24 @@ _TAKEN = "anti-affinity: another VM of its kind is there"
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Nodes that fit; `answers` are the reasons of all, `taken` is kept free by anti-affinity."""
+    """Which nodes fit a VM that is on `source`.
 
-    fit: tuple[str, ...]
+    `answers` are the reasons of all nodes, `open` those without; `taken` anti-affinity keeps free.
+    """
+
+    open: tuple[str, ...]
     source: str
     answers: Mapping[str, str]
     taken: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Whether any fits."""
+        return any(name != self.source and name not in self.taken for name in self.open)
+
+    @property
+    def fit(self) -> tuple[str, ...]:
+        """Those that fit."""
+        return tuple(name for name in self.open if name != self.source and name not in self.taken)
 
     def others(self) -> dict[str, str]:
         """The reason of each node that does not fit, the source's aside."""
@@ -103,9 +115,7 @@ class Placement:
             known = answers, tuple(name for name, reason in answers.items() if not reason)
             self._known[ask] = known
         answers, fit = known
-        taken = self._taken(vmi)
-        left = tuple(name for name in fit if name != at and name not in taken)
-        return Candidates(left, at, answers, taken)
+        return Candidates(fit, at, answers, self._taken(vmi))
 
     def _ask(
         self, vmi: VMI, source: Mapping[str, str], launcher: Mapping[str, str], with_cpu: bool

@@ -67,10 +67,9 @@ class Listed(Generic[T]):
 def decode(model: type[T], body: Mapping[str, Any]) -> T:
     """One object. Raises `Malformed` naming it and the field."""
     group, _, version = str(body.get("apiVersion") or "").rpartition("/")
-    name = _name(model, body)
     if group == GROUP and model.api.group == GROUP and version not in KNOWN_VERSIONS:
         raise Malformed(
-            f"{name}: its version {group}/{version} is not known: this tortiectl reads "
+            f"{_name(model, body)}: its version {group}/{version} is not known: this one reads "
             f"{GROUP}/{' and '.join(KNOWN_VERSIONS)}; use one that knows it"
         )
     try:
@@ -78,7 +77,7 @@ def decode(model: type[T], body: Mapping[str, Any]) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise Malformed(f"{name}: {place}: {first['msg']}") from None
+        raise Malformed(f"{_name(model, body)}: {place}: {first['msg']}") from None
 
 
 def _name(model: type[T], body: Mapping[str, Any]) -> str:

@@ -183,7 +183,7 @@ class Domain(View):
     firmware: Firmware = Firmware()
     machine: Machine = Machine()
     memory: Memory = Memory()
-    resources: Resources = Resources()
+    resources: Resources = Field(default_factory=Resources)
 
 
 class Multus(View):
@@ -366,7 +366,7 @@ class Toleration(View):
 class VMISpec(View):
     """`spec` of a VMI."""
 
-    domain: Domain = Domain()
+    domain: Domain = Field(default_factory=Domain)
     networks: tuple[Network, ...] = ()
     volumes: tuple[Volume, ...] = ()
     node_selector: dict[str, str] = Field(default_factory=dict)

@@ -14,6 +14,7 @@ from typing import TypeVar
 from libtortie.errors import Unauthorized
 from tortiectl.kubevirt.access import Access
 from tortiectl.kubevirt.objects import (
+    ANNOTATION_BRIDGE,
     LABEL_ROLE,
     LAUNCHER,
     VM,
@@ -67,7 +68,6 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
     with ThreadPoolExecutor(THREADS) as pool:
         vmis = pool.submit(read_list, objects, VMI, namespace)
         pods = pool.submit(read_list, objects, Pod, label_selector=f"{LABEL_ROLE}={LAUNCHER}")
-        vms = pool.submit(read_list, objects, VM, namespace)
         claims = pool.submit(read_list, objects, Claim, namespace)
         moves = pool.submit(read_list, objects, Migration, namespace)
         hosts = pool.submit(read_list, objects, Node)
@@ -77,8 +77,9 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
         rules, renewals = pool.submit(services.rules), pool.submit(services.renewals)
         budgets = pool.submit(services.budgets, namespace)
         allowed = pool.submit(services.may_migrate, namespace)
-        found_vmis, found_claims = vmis.result(), claims.result()
+        found_vmis = vmis.result()
         _require(access, found_vmis)
+        vms = pool.submit(_vms, access, found_vmis.objects, namespace)
         _require(access, hosts.result())
         kubevirt = next(iter(kubevirts.result().objects), None)
         place = kubevirt.metadata.namespace if kubevirt is not None else "kubevirt"
@@ -89,7 +90,7 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
             migrations=tuple(reading.take(Migration, moves.result()).values()),
             launchers=tuple(reading.take(Pod, pods.result()).values()),
             nodes=reading.take(Node, hosts.result()),
-            claims=None if found_claims.gap is not Gap.NONE else reading.take(Claim, found_claims),
+            claims=_unless_hidden(claims.result(), reading.take(Claim, claims.result())),
             volumes=reading.take(PersistentVolume, disks.result()),
             settings=settings_of(kubevirt),
             network=told.result(),
@@ -104,6 +105,17 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
             gaps=(*reading.gaps, *network.gaps, *services.gaps),
             now=datetime.now(UTC),
         )
+
+
+def _vms(access: Access, vmis: tuple[VMI, ...], namespace: str) -> Listed[VM]:
+    """VMs, which only say where an annotation went that a VMI lacks: else they are not read."""
+    if all(ANNOTATION_BRIDGE in vmi.metadata.annotations for vmi in vmis):
+        return Listed()
+    return read_list(access.objects, VM, namespace)
+
+
+def _unless_hidden(listed: Listed[T], found: dict[str, T]) -> dict[str, T] | None:
+    return found if listed.gap is Gap.NONE else None
 
 
 def _require(access: Access, listed: Listed[T]) -> None:

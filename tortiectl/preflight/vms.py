@@ -24,7 +24,7 @@ from tortiectl.kubevirt.objects import (
     PersistentVolume,
     Pod,
 )
-from tortiectl.kubevirt.placement import Placement
+from tortiectl.kubevirt.placement import Candidates, Placement
 from tortiectl.preflight.findings import Finding, Severity, Subject
 
 BLOCKS, BREAKS, RISK = Severity.BLOCKS, Severity.BREAKS, Severity.RISK
@@ -179,11 +179,10 @@ def _places(vmi: VMI, world: Surroundings) -> Iterator[Finding]:
     about, placement = subject(vmi), world.placement
     launcher = _runs_in(vmi, world)
     found = placement.candidates(vmi, launcher)
-    if found.fit:
-        yield from _passthrough(vmi, found.fit, placement)
+    if found:
+        yield from _passthrough(vmi, found, placement)
         return
-    without_cpu = placement.candidates(vmi, launcher, with_cpu=False)
-    if without_cpu.fit:
+    if placement.candidates(vmi, launcher, with_cpu=False):
         yield Finding(
             BLOCKS, about, "NoNodeWithItsCPU",
             f"no other node has the CPU that it needs ({found.summary()}); LiveMigratable does "
@@ -196,12 +195,12 @@ def _places(vmi: VMI, world: Surroundings) -> Iterator[Finding]:
     yield Finding(BLOCKS, about, "NoNodeLeft", f"no other node can take it ({where})", fix)
 
 
-def _passthrough(vmi: VMI, fit: Sequence[str], placement: Placement) -> Iterator[Finding]:
+def _passthrough(vmi: VMI, found: Candidates, placement: Placement) -> Iterator[Finding]:
     """Labels choose no target for host-passthrough: features are compared here."""
     source = placement.nodes.get(vmi.status.node_name)
     if vmi.spec.domain.cpu.model != PASSTHROUGH or source is None:
         return
-    own = _cpu_of(source.metadata.labels)
+    own, fit = _cpu_of(source.metadata.labels), found.fit
     worse = [name for name in fit if not _cpu_of(placement.nodes[name].metadata.labels) >= own]
     if own and not worse:
         return
