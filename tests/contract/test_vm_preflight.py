@@ -6,19 +6,16 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from lab.apiserver import kubeconfig
 from lab.apiserver.server import ApiServer
 from libtortie.model.ipam import Persistence
 from libtortie.model.keys import Kind
 from tests.fakes.kubernetes_store import put_object
 from tests.fakes.vm_api import put_site, vm_api
 from tests.fakes.vm_cluster import ALLOW, Site, healthy, launcher
-from tortiectl.cli import main
+from tests.fakes.vm_ctl import Ctl
 
 
 @pytest.fixture
@@ -27,32 +24,15 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-class Ctl:
-    """The command line, told of a server by the environment."""
-
-    def __init__(self, server: ApiServer, root: Path) -> None:
-        self.config = root / "kubeconfig"
-        kubeconfig.write(self.config, kubeconfig.render(server.url, server.tokens.users(), None))
-
-    def __call__(self, *args: str, code: int = 0) -> Result:
-        environ = {
-            "KUBECONFIG": str(self.config),
-            "DATASTORE_TYPE": "kubernetes",
-            "CALICO_API_GROUP": "projectcalico.org/v3",
-        }
-        done = CliRunner().invoke(main, args, env=environ, catch_exceptions=False)
-        assert done.exit_code == code, done.output
-        return done
-
-    def codes(self, *args: str, code: int = 2) -> set[str]:
-        """Reasons in JSON."""
-        document: Any = json.loads(self("vm", "preflight", *args, "-o", "json", code=code).stdout)
-        return {one["reason"] for one in document["findings"]}
-
-
 @pytest.fixture
 def ctl(server: ApiServer, tmp_path: Path) -> Ctl:
     return Ctl(server, tmp_path)
+
+
+def codes(ctl: Ctl, *args: str, code: int = 2) -> set[str]:
+    """Reasons in JSON."""
+    document = json.loads(ctl("vm", "preflight", *args, "-o", "json", code=code).stdout)
+    return {one["reason"] for one in document["findings"]}
 
 
 @pytest.fixture
@@ -94,15 +74,15 @@ def test_every_reason_with_its_fix(server: ApiServer, site: Site, ctl: Ctl) -> N
     )
     table = ctl("vm", "preflight", "--node", "n2", "-o", "table", code=2).output
     assert table.splitlines()[0].split() == ["SEVERITY", "SUBJECT", "REASON", "MESSAGE"]
-    assert ctl.codes("shop/vm2") == {"NATOutgoing"}
+    assert codes(ctl, "shop/vm2") == {"NATOutgoing"}
 
 
 def test_exit_status_for_ci(server: ApiServer, site: Site, ctl: Ctl) -> None:
     site.vmis[0]["metadata"]["annotations"][ALLOW] = "false"
     put_site(server, site)
-    assert ctl.codes("--all", code=0) == {"BridgeAnnotationValue"}
-    assert ctl.codes("--all", "--fail-on", "risk") == {"BridgeAnnotationValue"}
-    assert ctl.codes("--all", "-n", "kubevirt", code=0) == set()
+    assert codes(ctl, "--all", code=0) == {"BridgeAnnotationValue"}
+    assert codes(ctl, "--all", "--fail-on", "risk") == {"BridgeAnnotationValue"}
+    assert codes(ctl, "--all", "-n", "kubevirt", code=0) == set()
     assert "name a VM, or give one of" in ctl("vm", "preflight", code=1).output
     assert "there is no node n9" in ctl("vm", "preflight", "--node", "n9", code=1).output
 
@@ -113,7 +93,7 @@ def test_vms_that_cannot_be_judged(server: ApiServer, site: Site, ctl: Ctl) -> N
     site.vmis[2]["status"]["phase"] = "Scheduling"
     site.vmis.pop(3)
     put_site(server, site)
-    assert ctl.codes("--all", code=0) == {"Unreadable"}
+    assert codes(ctl, "--all", code=0) == {"Unreadable"}
     shown = ctl("vm", "preflight", "shop/vm1", code=1).output
     assert "VirtualMachineInstance shop/vm1: its version kubevirt.io/v7 is not known" in shown
     assert "shop/vm2: spec.networks" in ctl("vm", "preflight", "shop/vm2", code=1).output
@@ -128,7 +108,7 @@ def test_no_kubevirt_and_half_a_kubevirt(server: ApiServer, site: Site, ctl: Ctl
         for kind in server.api.catalogue.kinds
         if kind.plural != "virtualmachineinstancemigrations"
     )
-    assert ctl.codes("--all") == {"KindMissing"}
+    assert codes(ctl, "--all") == {"KindMissing"}
     server.api.catalogue.hide("kubevirt.io")
     shown = ctl("vm", "preflight", "--all", code=1).output
     assert "no KubeVirt: http" in shown
@@ -150,7 +130,7 @@ def test_persistence_two_migrations_and_two_launchers(
     ]
     site.pods.append(launcher(site.vmis[1], "zzzzz", "n1"))
     put_site(server, site)
-    assert ctl.codes("--all") == {
+    assert codes(ctl, "--all") == {
         "AddressPersistenceDisabled", "InFlightMigration", "TwoLaunchers",
     }  # fmt: skip
 
