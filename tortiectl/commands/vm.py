@@ -8,6 +8,9 @@ from tortiectl.lazy import Entry, LazyGroup
 
 COMMANDS = {
     "downtime": Entry("tortiectl.commands.vm_downtime:downtime", "Show how long a migration took."),
+    "evacuate-cancel": Entry(
+        "tortiectl.commands.vm_evacuate_cancel:evacuate_cancel", "Clear a leftover evacuation."
+    ),
     "preflight": Entry(
         "tortiectl.commands.vm_preflight:preflight", "Say what hinders migrations, and the fix."
     ),
