@@ -71,7 +71,8 @@ def put_site(server: ApiServer, site: Site) -> None:
 
 def _calico(server: ApiServer, site: Site) -> None:
     setting = {"kubeVirtVMAddressPersistence": site.persistence.value}
-    body = {"metadata": {"name": "default"}, "spec": setting}
+    spec = {"strictAffinity": False, "autoAllocateBlocks": True, **setting}
+    body = {"metadata": {"name": "default"}, "spec": spec}
     put_object(server, f"ipamconfigurations.{PLACE}", body)
     by_name = {node["metadata"]["name"]: node for node in site.nodes}
     for one in site.calico:

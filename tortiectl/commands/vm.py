@@ -8,6 +8,9 @@ from tortiectl.lazy import Entry, LazyGroup
 
 COMMANDS = {
     "downtime": Entry("tortiectl.commands.vm_downtime:downtime", "Show how long a migration took."),
+    "list": Entry("tortiectl.commands.vm_list:list_vms", "Show VMs."),
+    "show": Entry("tortiectl.commands.vm_list:show_vm", "Show one VM and whose its addresses are."),
+    "migrate": Entry("tortiectl.commands.vm_migrate:migrate", "Migrate a VM, or cancel it."),
     "evacuate-cancel": Entry(
         "tortiectl.commands.vm_evacuate_cancel:evacuate_cancel", "Clear a leftover evacuation."
     ),
