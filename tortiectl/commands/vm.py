@@ -7,6 +7,7 @@ import click
 from tortiectl.lazy import Entry, LazyGroup
 
 COMMANDS = {
+    "trace": Entry("tortiectl.commands.vm_trace:trace", "Tell one migration as one timeline."),
     "downtime": Entry("tortiectl.commands.vm_downtime:downtime", "Show how long a migration took."),
     "list": Entry("tortiectl.commands.vm_list:list_vms", "Show VMs."),
     "show": Entry("tortiectl.commands.vm_list:show_vm", "Show one VM and whose its addresses are."),
