@@ -69,8 +69,7 @@ def test_every_reason_with_its_fix(server: ApiServer, site: Site, ctl: Ctl) -> N
     assert "spec.template.metadata.annotations of the VM, and restart the VM" in shown
     assert 'fix: kubectl patch installation default --type=json -p \'[{"op":"replace",' in shown
     assert shown.endswith(
-        "1 VM judged: 1 blocked, 0 would lose connections, 0 at risk; "
-        "1 findings about the cluster\n"
+        "1 VM judged: 1 blocked, 0 would lose connections, 0 at risk; 1 finding about the cluster\n"
     )
     table = ctl("vm", "preflight", "--node", "n2", "-o", "table", code=2).output
     assert table.splitlines()[0].split() == ["SEVERITY", "SUBJECT", "REASON", "MESSAGE"]

@@ -6,21 +6,20 @@ import click
 
 from tortiectl.lazy import Entry, LazyGroup
 
+_AT = "tortiectl.commands"
 COMMANDS = {
-    "trace": Entry("tortiectl.commands.vm_trace:trace", "Tell one migration as one timeline."),
-    "downtime": Entry("tortiectl.commands.vm_downtime:downtime", "Show how long a migration took."),
-    "list": Entry("tortiectl.commands.vm_list:list_vms", "Show VMs."),
-    "show": Entry("tortiectl.commands.vm_list:show_vm", "Show one VM and whose its addresses are."),
-    "migrate": Entry("tortiectl.commands.vm_migrate:migrate", "Migrate a VM, or cancel it."),
-    "evacuate-cancel": Entry(
-        "tortiectl.commands.vm_evacuate_cancel:evacuate_cancel", "Clear a leftover evacuation."
-    ),
+    "list": Entry(f"{_AT}.vm_list:list_vms", "Show VMs."),
+    "show": Entry(f"{_AT}.vm_list:show_vm", "Show one VM and whose its addresses are."),
     "preflight": Entry(
-        "tortiectl.commands.vm_preflight:preflight", "Say what hinders migrations, and the fix."
+        f"{_AT}.vm_preflight:preflight", "Say what hinders migrations, and the fix."
     ),
-    "forecast": Entry(
-        "tortiectl.commands.vm_downtime:foretell", "Tell how long a migration will take."
+    "migrate": Entry(f"{_AT}.vm_migrate:migrate", "Migrate a VM, or cancel its migration."),
+    "evacuate-cancel": Entry(
+        f"{_AT}.vm_evacuate_cancel:evacuate_cancel", "Clear a leftover evacuation."
     ),
+    "downtime": Entry(f"{_AT}.vm_downtime:downtime", "Show how long a migration took."),
+    "forecast": Entry(f"{_AT}.vm_downtime:foretell", "Tell how long a migration will take."),
+    "trace": Entry(f"{_AT}.vm_trace:trace", "Tell one migration as one timeline."),
 }
 
 

@@ -45,7 +45,7 @@ def _notes(verdict: Verdict) -> Iterator[str]:
 
 
 def summary(verdict: Verdict) -> str:
-    """`3 VMs judged: 1 blocked, 1 would lose connections, 0 at risk; 2 findings beside them`."""
+    """`3 VMs judged: 1 blocked, 1 would lose connections, 0 at risk; 2 findings about ...`."""
     by_vm: dict[str, Severity] = {}
     others = 0
     for one in verdict.findings:
@@ -54,12 +54,15 @@ def summary(verdict: Verdict) -> str:
             continue
         by_vm.setdefault(str(one.subject), one.severity)  # the worst comes first
     counts = {severity: list(by_vm.values()).count(severity) for severity in Severity}
-    vms = len(verdict.judged)
     return (
-        f"{vms} {'VM' if vms == 1 else 'VMs'} judged: {counts[Severity.BLOCKS]} blocked, "
+        f"{_counted(len(verdict.judged), 'VM')} judged: {counts[Severity.BLOCKS]} blocked, "
         f"{counts[Severity.BREAKS]} would lose connections, {counts[Severity.RISK]} at risk; "
-        f"{others} findings about the cluster"
+        f"{_counted(others, 'finding')} about the cluster"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def document(verdict: Verdict) -> dict[str, Any]:
