@@ -114,6 +114,18 @@ def test_no_kubevirt_and_half_a_kubevirt(server: ApiServer, site: Site, ctl: Ctl
     assert "does not serve kubevirt.io; install KubeVirt" in shown
 
 
+def test_without_its_datastore_the_network_is_not_judged(
+    server: ApiServer, site: Site, ctl: Ctl, tmp_path: Path
+) -> None:
+    put_site(server, site)
+    ctl.environ |= {"DATASTORE_TYPE": "sqlite", "TORTIE_SQLITE_PATH": str(tmp_path / "none.db")}
+    del ctl.environ["CALICO_API_GROUP"]
+    shown = ctl("vm", "preflight", "--all", code=1).output
+    assert "not judged: the network's configuration: " in shown
+    assert "none.db: no such datastore" in shown
+    assert "6 VMs judged: 0 blocked" in shown
+
+
 def test_persistence_two_migrations_and_two_launchers(
     server: ApiServer, site: Site, ctl: Ctl
 ) -> None:

@@ -64,7 +64,7 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
     `Unauthorized` when VMIs or nodes may not be read, `Unavailable`."""
     reading, objects = _Reading(access), access.objects
     services = ServiceReading(objects, access.client)
-    network = NetworkReading(access.connection.store, objects, access.client)
+    network = NetworkReading(lambda: access.connection.store, objects, access.client)
     with ThreadPoolExecutor(THREADS) as pool:
         vmis = pool.submit(read_list, objects, VMI, namespace)
         pods = pool.submit(read_list, objects, Pod, label_selector=f"{LABEL_ROLE}={LAUNCHER}")

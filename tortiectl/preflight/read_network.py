@@ -6,7 +6,7 @@ A resource that cannot be read is told and leaves the others. Never writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,9 +36,9 @@ _PLUGINS = ("tortie", "calico")
 
 @dataclass
 class NetworkReading:
-    """The network, and what of it could not be read."""
+    """The network, and what of it could not be read; the datastore is opened when it is read."""
 
-    store: Datastore
+    open_store: Callable[[], Datastore]
     objects: Objects
     client: HttpKubeClient
     holes: list[str] = field(default_factory=list)
@@ -55,24 +55,25 @@ class NetworkReading:
             return Network(plugin_timeouts=timeouts)
 
     def _read(self, timeouts: Mapping[str, int]) -> Network:
-        found = persistence(self.store, self.client)
-        bgp = self._named(Kind.BGP_CONFIGURATION, BGPConfiguration).get("default")
+        store = self.open_store()
+        found = persistence(store, self.client)
+        bgp = self._named(store, Kind.BGP_CONFIGURATION, BGPConfiguration).get("default")
         policies = [
-            *self._all(Kind.GLOBAL_NETWORK_POLICY),
-            *self._all(Kind.NETWORK_POLICY),
+            *self._all(store, Kind.GLOBAL_NETWORK_POLICY),
+            *self._all(store, Kind.NETWORK_POLICY),
         ]
         return Network(
-            pools=list(self._named(Kind.IP_POOL, IPPool).values()),
-            felix=self._named(Kind.FELIX_CONFIGURATION, FelixConfiguration),
-            nodes=self._named(Kind.NODE, CalicoNode),
+            pools=list(self._named(store, Kind.IP_POOL, IPPool).values()),
+            felix=self._named(store, Kind.FELIX_CONFIGURATION, FelixConfiguration),
+            nodes=self._named(store, Kind.NODE, CalicoNode),
             bgp=bgp,
-            peers=list(self._named(Kind.BGP_PEER, BGPPeer).values()),
-            filters=self._named(Kind.BGP_FILTER, Resource),
-            host_endpoints=self._all(Kind.HOST_ENDPOINT),
+            peers=list(self._named(store, Kind.BGP_PEER, BGPPeer).values()),
+            filters=self._named(store, Kind.BGP_FILTER, Resource),
+            host_endpoints=self._all(store, Kind.HOST_ENDPOINT),
             policies=policies,
-            tiers=self._all(Kind.TIER),
-            profiles=self._all(Kind.PROFILE),
-            sets=self._all(Kind.GLOBAL_NETWORK_SET),
+            tiers=self._all(store, Kind.TIER),
+            profiles=self._all(store, Kind.PROFILE),
+            sets=self._all(store, Kind.GLOBAL_NETWORK_SET),
             installation=self._installation(),
             persistence=found.value,
             persistence_place=found.place,
@@ -80,15 +81,16 @@ class NetworkReading:
             plugin_timeouts=timeouts,
         )
 
-    def _all(self, kind: Kind) -> list[Resource]:
+    def _all(self, store: Datastore, kind: Kind) -> list[Resource]:
         """A kind's resources; one that cannot be read is told."""
-        listing = self.store.list(Resources(kind))
+        listing = store.list(Resources(kind))
         for text in listing.malformed:
             self.unreadable.append(Unreadable(kind.value, "", text))
         return [one.value for one in listing.records if isinstance(one.value, Resource)]
 
-    def _named(self, kind: Kind, model: type[R]) -> dict[str, R]:
-        return {one.metadata.name: one for one in self._all(kind) if isinstance(one, model)}
+    def _named(self, store: Datastore, kind: Kind, model: type[R]) -> dict[str, R]:
+        found = self._all(store, kind)
+        return {one.metadata.name: one for one in found if isinstance(one, model)}
 
     def _installation(self) -> Mapping[str, Any] | None:
         """The operator's `spec.calicoNetwork`; None where there is no operator."""
