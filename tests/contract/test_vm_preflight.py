@@ -182,3 +182,18 @@ def test_what_the_user_may_not_read_is_told(site: Site, tmp_path: Path) -> None:
         assert "not looked at: certificate kubevirt/kubevirt-virt-handler-certs: " in shown
         assert "MayNotMigrate: you may not create virtualmachineinstancemigrations" in shown
         assert "secret" not in shown.replace("secrets", "")
+
+
+def test_a_forecast_looks_the_vm_up(server: ApiServer, site: Site, ctl: Ctl) -> None:
+    site.vmis[0]["status"]["migratedVolumes"] = [{"volumeName": "root"}]
+    site.claims[0]["status"] = {"capacity": {"storage": "10Gi"}}
+    site.config()["migrations"] = {"bandwidthPerMigration": "64Mi", "allowPostCopy": True}
+    put_site(server, site)
+    asked = ("vm", "forecast", "shop/vm1", "-o", "json")
+    found = json.loads(ctl(*asked).stdout)
+    assert (found["memory_bytes"], found["disks_bytes"]) == (1 << 30, 10 << 30)
+    assert found["bandwidth_bytes_per_second"] == 64 << 20
+    assert found["expected_seconds"] == 176
+    found = json.loads(ctl(*asked, "--dirty-rate", "64Mi", code=2).stdout)
+    assert found["verdict"] == "disrupted"
+    assert "--bandwidth is needed" in ctl("vm", "forecast", "--memory", "1Gi", code=1).output

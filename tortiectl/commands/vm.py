@@ -18,7 +18,7 @@ COMMANDS = {
         f"{_AT}.vm_evacuate_cancel:evacuate_cancel", "Clear a leftover evacuation."
     ),
     "downtime": Entry(f"{_AT}.vm_downtime:downtime", "Show how long a migration took."),
-    "forecast": Entry(f"{_AT}.vm_downtime:foretell", "Tell how long a migration will take."),
+    "forecast": Entry(f"{_AT}.vm_forecast:foretell", "Tell how long a migration will take."),
     "trace": Entry(f"{_AT}.vm_trace:trace", "Tell one migration as one timeline."),
 }
 

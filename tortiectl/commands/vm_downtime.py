@@ -1,4 +1,4 @@
-"""`tortiectl vm downtime` and `tortiectl vm forecast`."""
+"""`tortiectl vm downtime`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import click
 
 from libtortie.errors import InvalidInput, NotFound
 from libtortie.wording import visible
-from tortiectl.downtime import forecast as forecasts
 from tortiectl.downtime import report
-from tortiectl.downtime.amounts import quantity
 from tortiectl.downtime.chart import chart, page
 from tortiectl.downtime.fetch import fetch
 from tortiectl.downtime.job import Job, Outcome
@@ -80,7 +78,7 @@ def downtime(
         raise click.UsageError("name a VM, or a file with --file", ctx)
     form = _plot_form(plot)
     if source:
-        title, text = vm or ("" if source == _STDIN else source), _text(source)
+        title, text = vm or ("" if source == _STDIN else source), text_of(source)
         job = parse_figures(text, source if source != _STDIN else "standard input", vm)
     else:
         title, job = _asked(ctx, config, vm, namespace)
@@ -109,7 +107,7 @@ def _asked(ctx: click.Context, config: str, vm: str, namespace: str) -> tuple[st
 
 def _network(path: str, vm: str) -> float | None:
     try:
-        return parse_records(_text(path), vm).network_downtime_ms
+        return parse_records(text_of(path), vm).network_downtime_ms
     except (InvalidInput, NotFound) as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -125,7 +123,8 @@ def _plot_form(path: str) -> str:
     return suffix.lstrip(".")
 
 
-def _text(path: str) -> str:
+def text_of(path: str) -> str:
+    """A file's text, or standard input's. Raises `InvalidInput`."""
     try:
         data = sys.stdin.buffer.read() if path == _STDIN else Path(path).read_bytes()
     except OSError as error:
@@ -138,77 +137,3 @@ def _write(path: str, text: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}: name a file that can be written") from error
-
-
-def _amount(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Callback of an option with a quantity."""
-    if value is None:
-        return None
-    try:
-        return quantity(value.removesuffix("/s"))
-    except InvalidInput as error:
-        raise click.BadParameter(str(error), ctx, param) from error
-
-
-@click.command("forecast")
-@click.option("--memory", callback=_amount, metavar="SIZE", help="The guest's memory, e.g. 4Gi.")
-@click.option("--disks", callback=_amount, default="0", metavar="SIZE", help="Disks to copy.")
-@click.option(
-    "--bandwidth", callback=_amount, metavar="RATE", help="Bytes a second, e.g. 100Mi or 1.25G."
-)
-@click.option(
-    "--dirty-rate", callback=_amount, metavar="RATE", help="What the guest dirties a second."
-)
-@click.option(
-    "--disk-writes", callback=_amount, default="0", metavar="RATE", help="On disks to copy."
-)
-@click.option("--downtime-ms", default=forecasts.DOWNTIME_MS, show_default=True)
-@click.option(
-    "--completion-timeout-per-gib", "limit", default=forecasts.COMPLETION_S_PER_GB,
-    show_default=True, help="KubeVirt's, in seconds for each GB.",
-)  # fmt: skip
-@click.option("--auto-converge", is_flag=True, help="allowAutoConverge is on.")
-@click.option("--post-copy", is_flag=True, help="allowPostCopy is on.")
-@click.option("--workload-disruption", is_flag=True, help="allowWorkloadDisruption is on.")
-@click.option(
-    "-f", "--file", "source", default="", metavar="FILE", callback=not_empty,
-    help="Take what is not given from an earlier migration's figures.",
-)  # fmt: skip
-@output_option("text", "json")
-def foretell(
-    *,
-    memory: float | None,
-    disks: float,
-    bandwidth: float | None,
-    dirty_rate: float | None,
-    disk_writes: float,
-    downtime_ms: float,
-    limit: float,
-    auto_converge: bool,
-    post_copy: bool,
-    workload_disruption: bool,
-    source: str,
-    output: str,
-) -> int:
-    """Tell how long a migration will take, and whether it ends by itself.
-
-    Exit status 2 when it does not.
-    """
-    if source:
-        job = parse_figures(_text(source), source)
-        memory = job.memory_total if memory is None else memory
-        bandwidth = (job.average_bandwidth or job.bandwidth) if bandwidth is None else bandwidth
-        dirty_rate = job.dirty_rate if dirty_rate is None else dirty_rate
-    for name, value in (("--memory", memory), ("--bandwidth", bandwidth)):
-        if value is None:
-            raise click.UsageError(f"{name} is needed: give it, or figures that have it (--file)")
-    load = forecasts.Load(
-        memory or 0.0, bandwidth or 0.0, dirty_rate or 0.0, disks, disk_writes, downtime_ms, limit,
-        auto_converge, post_copy, workload_disruption,
-    )  # fmt: skip
-    found = forecasts.forecast(load)
-    if output == "json":
-        click.echo(readable_json(report.forecast_document(load, found), sort_keys=True))
-    else:
-        click.echo("\n".join(report.forecast_lines(load, found)))
-    return 0 if found.seconds is not None else UNFINISHED

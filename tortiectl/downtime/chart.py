@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from libtortie.svg import Markup, Scale, drawing, join, shown, tag, ticks
+from libtortie.svg import Markup, Scale, drawing, fitting, join, shown, tag, ticks
 from tortiectl.downtime.amounts import duration, rate, size
 from tortiectl.downtime.job import Job
 
 WIDTH, LEFT, RIGHT = 800.0, 130.0, 780.0
 _STYLE = Markup(
     "text{font:13px sans-serif;fill:#222}.t{font-weight:bold;font-size:15px}"
-    ".copy{fill:#4c78a8}.setup{fill:#9ecae9}.pause{fill:#e45756}.net{fill:#f58518}"
+    ".copy{fill:#9ec3e6}.setup{fill:#d5e5f5}.pause{fill:#f28e8c}.net{fill:#fbb46a}"
     ".zero{fill:#bab0ac}.rest{fill:#eeeeee}.axis{stroke:#999}.n{fill:#555}"
 )
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -104,6 +104,7 @@ def _band(name: str, parts: list[_Part], total: float, form: str, y: float) -> M
         x, end = scale.at(at), scale.at(at + amount)
         box = tag("title", text)
         drawn.append(tag("rect", box, x=x, y=y, width=max(1.0, end - x), height=28, class_=class_))
+        drawn.append(tag("text", fitting(text, end - x - 8, 7.0), x=x + 4, y=y + 19))
         at += amount
     drawn.append(_axis(scale, total, form, y + 28))
     return tag("g", join(drawn))
