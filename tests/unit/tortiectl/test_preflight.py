@@ -434,6 +434,13 @@ def test_a_node_that_is_drained_may_have_marks() -> None:
     assert found_in(site) == ()
 
 
+def test_two_launchers_of_a_migration_are_as_they_should_be() -> None:
+    site = healthy()
+    site.pods.append(launcher(site.vmis[0], "zzzzz", "n5"))
+    migrating(site, "Running")
+    assert {one.code for one in found_in(site)} == {"InFlightMigration"}
+
+
 def test_failsafe_ports_open_what_policy_closes() -> None:
     site = healthy()
     host_endpoints(site)
