@@ -22,6 +22,7 @@ from tests.fakes.kubernetes_store import put_object, stores_of
 from tests.fakes.vm_api import PLACE, put_site, vm_api
 from tests.fakes.vm_cluster import Site, healthy
 from tests.fakes.vm_ctl import Ctl
+from tests.unit.tortiectl.test_downtime_domjobinfo import LIBVIRT_9
 from tortiectl.kubevirt.objects import VMI, Migration, Object
 
 NOW = datetime.now(UTC)
@@ -70,8 +71,11 @@ def the_migration(client: HttpKubeClient) -> Migration:
 
 
 def test_a_migration_is_asked_for_and_followed(
-    site: Site, ctl: Ctl, client: HttpKubeClient, started: list[Running]
+    site: Site, ctl: Ctl, client: HttpKubeClient, started: list[Running], tmp_path: Path
 ) -> None:
+    figures = tmp_path / "figures"
+    figures.write_text(LIBVIRT_9.replace("Completed", "Unbounded"))
+    ctl.program("kubectl", f'test "$6" = virt-launcher-vm1-a1b2c && exec /bin/cat {figures}')
     watch = ctl.start("vm", "migrate", "shop/vm1", "--to", "n3", "--watch")
     started.append(watch)
     line = watch.until("asked for, to n3")
@@ -90,6 +94,7 @@ def test_a_migration_is_asked_for_and_followed(
     state["startTimestamp"] = "2026-01-01T00:00:00Z"
     set_status(client, VMI, "vm1", migrationState=state)
     watch.until("copying since 2026-01-01T00:00:00Z")
+    watch.until("456.123 MiB sent, 0 B left, dirty rate 48.000 KiB/s")
     state["targetNodeDomainReadyTimestamp"] = "2026-01-01T00:00:06Z"
     set_status(client, VMI, "vm1", migrationState=state)
     watch.until("cut-over: the guest runs on n3")

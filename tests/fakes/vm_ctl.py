@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -21,11 +20,14 @@ class Ctl:
         self.config = root / "kubeconfig"
         kubeconfig.write(self.config, kubeconfig.render(server.url, server.tokens.users(), None))
 
+        self.programs = root / "bin"
+        self.programs.mkdir()
         self.environ = {
             "KUBECONFIG": str(self.config),
             "DATASTORE_TYPE": "kubernetes",
             "CALICO_API_GROUP": "projectcalico.org/v3",
-            "PATH": os.environ["PATH"],
+            "PATH": str(self.programs),
+            "HOME": str(root),
         }
 
     def __call__(self, *args: str, code: int = 0) -> Result:
@@ -33,6 +35,12 @@ class Ctl:
         done = CliRunner().invoke(main, args, env=self.environ, catch_exceptions=False)
         assert done.exit_code == code, done.output
         return done
+
+    def program(self, name: str, script: str) -> None:
+        """A program of the user's: otherwise there is none on the path."""
+        path = self.programs / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
 
     def start(self, *args: str) -> Running:
         """One that goes on."""
