@@ -47,7 +47,11 @@ def test_a_healthy_cluster(server: ApiServer, site: Site, ctl: Ctl) -> None:
         "6 VMs judged: 0 blocked, 0 would lose connections, 0 at risk; "
         "0 findings about the cluster\n"
     )
-    assert json.loads(ctl("vm", "preflight", "--all", "-o", "json").stdout) == {
+    document = json.loads(ctl("vm", "preflight", "--all", "-o", "json").stdout)
+    days = document.pop("certificate_days_left")
+    assert days.keys() == {"kubevirt/kubevirt-ca", "kubevirt/kubevirt-virt-handler-certs"}
+    assert all(left > 0 for left in days.values())
+    assert document == {
         "findings": [],
         "judged": [f"shop/vm{number}" for number in range(1, 7)],
         "not_judged": [],

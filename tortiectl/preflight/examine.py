@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from libtortie.validity import days_left
 from tortiectl.kubevirt.migratable import around
 from tortiectl.kubevirt.objects import (
     LABEL_CREATED_BY,
@@ -45,6 +46,8 @@ class Verdict:
     judged: tuple[str, ...]
     holes: tuple[str, ...]
     gaps: tuple[str, ...]
+    certificates: tuple[tuple[str, float], ...] = ()
+    """Where each is, and the days it has left."""
 
 
 def examine(cluster: Cluster, scope: Scope) -> Verdict:
@@ -59,7 +62,12 @@ def examine(cluster: Cluster, scope: Scope) -> Verdict:
         found += check_host_policy(_host_policy(cluster))
         found += check_services(cluster, launchers_of(vmis, world.launchers))
     names = tuple(vmi.id for vmi in vmis)
-    return Verdict(ordered(found), names, tuple(cluster.holes), tuple(cluster.gaps))
+    days = tuple(
+        (one.place, days_left(one.not_after, cluster.now))
+        for one in cluster.certificates
+        if not one.problem
+    )
+    return Verdict(ordered(found), names, tuple(cluster.holes), tuple(cluster.gaps), days)
 
 
 def judged(cluster: Cluster, scope: Scope) -> list[VMI]:

@@ -72,6 +72,7 @@ def document(verdict: Verdict) -> dict[str, Any]:
         "judged": list(verdict.judged),
         "not_judged": list(verdict.holes),
         "not_looked_at": list(verdict.gaps),
+        "certificate_days_left": dict(verdict.certificates),
         "counts": {
             severity.name.lower(): sum(one.severity is severity for one in verdict.findings)
             for severity in Severity
