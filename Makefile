@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients
 
-.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy soak soak-ipam clean
+.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight soak soak-ipam clean
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST := build/guest/vmlinuz
@@ -87,7 +87,7 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy
+bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
@@ -103,6 +103,9 @@ bench-proxy: setup
 
 bench-gc: setup
 	$(PY) -m tests.bench.gc --out bench/gc.json
+
+bench-preflight: setup
+	$(PY) -m tests.bench.preflight --out bench/preflight.json
 
 bench-cutover: setup
 	$(VENV)/bin/lab bench --out bench/cutover.json

@@ -8,10 +8,10 @@ from __future__ import annotations
 from lab import charts, clock, names
 from lab.charts import Palette, prober_name
 from lab.report import Observed, Row, zero_ns
-from lab.svg import Markup, join, signed, tag
 from lab.tables import Tables
 from lab.timeline import render as timeline
 from libtortie.linux.port import Route, RouteProto, RouteType
+from libtortie.svg import Markup, join, signed, tag
 
 MISSING = "not measured"
 TIMELINE_LINES = 400

@@ -29,6 +29,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
 COMMANDS = {
     "apply": Entry("tortiectl.commands.write:apply", "Store policies, new or instead of others."),
+    "cpu-models": Entry(
+        "tortiectl.commands.cpu_models:cpu_models", "Show CPU models that nodes have in common."
+    ),
     "create": Entry("tortiectl.commands.write:create", "Store new policies."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
@@ -39,6 +42,7 @@ COMMANDS = {
     "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
     "replace": Entry("tortiectl.commands.write:replace", "Store policies instead of others."),
     "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with policies."),
+    "vm": Entry("tortiectl.commands.vm:vm", "Look at VMs and move them."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
 }
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from libtortie.access import Access
 
 COMMANDS = {
+    "drain-plan": Entry(
+        "tortiectl.commands.drain_plan:drain_plan", "Show what a drain does to a node's VMs."
+    ),
     "install": Entry("tortiectl.commands.node:install", "Install the CNI plugin."),
     "uninstall": Entry("tortiectl.commands.node:uninstall", "Remove the CNI plugin."),
 }
