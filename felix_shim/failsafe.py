@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from felix_shim.policy_compile import halves, in_nets, on_port
 from felix_shim.rules import (
     Chain,
+    ConnState,
+    HasState,
     InSet,
     IsIcmp,
     IsProtocol,
@@ -61,7 +63,11 @@ class Failsafe:
 
 
 def failsafe_chains(failsafe: Failsafe) -> dict[str, Chain]:
-    """The rules, for before and for behind conntrack, which knows answers for what they are."""
+    """The rules, for before and for behind conntrack, which knows answers for what they are.
+
+    But not of connections that are older than it: a BGP session from before the node's first rules,
+    where `nf_conntrack_tcp_loose` is 0. Their packets are invalid, and begin no connection.
+    """
     needs = tuple(Rule((IsProtocol(ICMPV6), IsIcmp(kind)), Plain.ACCEPT) for kind in _IPV6_NEEDS)
     peers = failsafe.between_nodes
     asked_in = _to(failsafe.inbound, peers, far=Side.SOURCE, port=Side.DESTINATION)
@@ -69,11 +75,16 @@ def failsafe_chains(failsafe: Failsafe) -> dict[str, Chain]:
     answers_in = _to(failsafe.outbound, peers, far=Side.SOURCE, port=Side.SOURCE)
     answers_out = _to(failsafe.inbound, peers, far=Side.DESTINATION, port=Side.SOURCE)
     return {
-        "failsafe-in": asked_in + needs,
-        "failsafe-out": asked_out + needs,
+        "failsafe-in": asked_in + _of_older(answers_in) + needs,
+        "failsafe-out": asked_out + _of_older(answers_out) + needs,
         "failsafe-in-raw": asked_in + answers_in + needs,
         "failsafe-out-raw": asked_out + answers_out + needs,
     }
+
+
+def _of_older(answers: Chain) -> Chain:
+    invalid = HasState((ConnState.INVALID,))
+    return tuple(Rule((invalid, *rule.matches), rule.verdict) for rule in answers)
 
 
 def _to(ports: Iterable[HostPort], peers: tuple[PortRange, ...], *, far: Side, port: Side) -> Chain:

@@ -72,8 +72,11 @@ def render_sets(desired: PolicySet, tag: str) -> str:
     """The sets with networks, for a transaction of their own before `render` (`stages` says why);
     empty when there are none."""
     lines: list[str] = []
-    for spec, texts in _prepared(desired, tag):
-        lines += [f"table {spec.family} {TABLE} {{", *_declared(spec, texts), "}"]
+    found = _prepared(desired, tag)
+    for family in FAMILIES:
+        mine = [one for one in found if one[0].family == family]
+        filled = [line for spec, texts in mine for line in _declared(spec, texts)]
+        lines += [f"table {family} {TABLE} {{", *filled, "}"] if mine else []
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -153,7 +153,8 @@ class Scene:
         assert self.node == target
         self.vm.assert_nothing_denied_came()
         pod = over.status.migration_state.target_pod
-        assert any(pod in place for place in self.vm.heard("allowed in")), "there is no ear there"
+        heard = self.vm.heard("allowed in")
+        assert any(pod in place for place in heard), f"no ear in {pod}, only in {heard}"
 
     def restart_agent(self, node: str) -> None:
         """Kill it; and start it again, as a supervisor does."""
