@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cni_plugin.durable import replace_file
-from felix_shim.bgp import BirdInput, render_bird
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import BirdInput
 from felix_shim.config import NodeConfig
 from felix_shim.drivers.bird import Bird
 from felix_shim.events import Event

@@ -12,7 +12,7 @@ from ipaddress import IPv4Interface, ip_network
 from typing import TypeVar
 
 from felix_shim import desired
-from felix_shim.bird_input import bird_input
+from felix_shim.bird_input import Here, bird_input
 from felix_shim.cluster import NODES, scopes
 from felix_shim.drivers.sysctls import Wires
 from felix_shim.events import Done, RaisesSeen
@@ -216,9 +216,8 @@ class Chores:
             return
         plan = bird_input(
             self.world.cluster,
-            self.identity.address,
+            Here(self.identity.address, uplinks=self.identity.uplinks),
             self.world.settings,
-            self.identity.uplinks,
         )
         for problem in plan.problems:
             if problem not in self._bgp_problems:

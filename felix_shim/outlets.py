@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 
-from felix_shim.bgp import BirdInput
+from felix_shim.bgp_model import BirdInput
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.sysctls import Wires

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, ip_address, ip_network
 from typing import Any
 
-from felix_shim.bgp import BirdInput
+from felix_shim.bgp_model import BirdInput
 from felix_shim.chores import Identity
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, FILTERS, NODES, PEERS, POLICY_SCOPES, POOLS
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
@@ -376,6 +376,7 @@ class Bench:
             POOLS: (),
             NODES: (),
             PEERS: (),
+            FILTERS: (),
             BGP: (),
             Affinities(NODE): (),
             **dict.fromkeys(POLICY_SCOPES, ()),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from felix_shim.bgp import BirdInput, Peer, render_bird
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import BirdInput, Peer
 from felix_shim.routes import Priorities
 from libtortie.errors import InvalidInput
 
