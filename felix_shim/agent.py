@@ -28,7 +28,8 @@ from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
-from felix_shim.bird_daemon import bird_runner, raises_source
+from felix_shim.bird_daemon import bird_runner, password_source, raises_source
+from felix_shim.bird_passwords import PasswordSource
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
@@ -116,6 +117,7 @@ class Hands:
     sniffers: Announcements
     kernel: KernelSource
     raises: RaisesSource | None
+    passwords: PasswordSource | None
     events: EventRecorder | None
     peering: Peering
 
@@ -253,10 +255,13 @@ def _live(parts: Parts) -> None:
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     raises = raises_source(parts.config, inbox.post, parts.log)
+    passwords = password_source(parts.config, parts.kube, inbox.post, log)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
     peering = start_peering(parts.config, parts.address.address.ip, crew, log)
     parts = replace(parts, metrics=(*parts.metrics, *peering.metrics))
-    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events, peering))
+    outlets = _outlets(
+        parts, Hands(lanes, owners, sniffers, kernel, raises, passwords, events, peering)
+    )
     reconciler = _reconciler(parts, outlets, inbox)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
     if events is not None:
@@ -267,6 +272,8 @@ def _live(parts: Parts) -> None:
     crew.start("reconciler", reconciler.run, inbox.close)
     if raises is not None:
         crew.start("bird", raises.run, raises.stop)
+    if passwords is not None:
+        crew.start("bgp-passwords", passwords.run, passwords.stop)
     own = _own_addresses(parts, ipam)
     crew.start("own-addresses", own.run, own.stop)
     labels = start_pod_labels(parts.config, parts.store, parts.kube, crew, log)
@@ -383,6 +390,7 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
             parts.log.error("state_unreadable", path=state.path, reason=first_line(error))
             return Memory()
 
+    address6 = parts.start_up.address6()
     identity = Identity(
         node=parts.node,
         address=parts.address.address,
@@ -391,6 +399,9 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
         kernel_raises=parts.config.bird.mode == "off",
         policy_kinds=frozenset(policy_kinds(parts.config)) if parts.kube else frozenset(),
         between_nodes=parts.config.ports_between_nodes,
+        address6=address6.address if address6 is not None else None,
+        bfd=parts.config.bird.detection,
+        secret_namespace=parts.config.bird.secret_namespace if parts.kube is not None else "",
     )
     clocks = Clocks(time.monotonic, time.time_ns)
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))
@@ -421,6 +432,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         check_rules=nft.check,
         write_status=files.write,
         run_bird=bird_runner(config),
+        want_passwords=hands.passwords.want if hands.passwords is not None else None,
         save=lambda memory: state.save(memory, time.monotonic()),
         survey=hands.kernel.survey,
         register=lambda _: _register(parts),

@@ -9,12 +9,14 @@ from pathlib import Path
 from cni_plugin.durable import replace_file
 from felix_shim.bgp import render_bird
 from felix_shim.bgp_model import BirdInput
+from felix_shim.bird_passwords import PasswordSource
 from felix_shim.config import NodeConfig
-from felix_shim.drivers.bird import Bird
+from felix_shim.drivers.bird import CONFIG_MODE, Bird
 from felix_shim.events import Event
 from felix_shim.jsonlog import Log
 from felix_shim.sources import RaisesSource
 from libtortie.errors import Unavailable
+from libtortie.kube.port import KubeReader
 from libtortie.model.ipam import IPAddress
 
 
@@ -36,9 +38,11 @@ def bird_runner(config: NodeConfig) -> Callable[[BirdInput], None] | None:
     log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
 
     def ensure(wanted: BirdInput) -> None:
+        if not wanted.complete and bird.alive():
+            return  # its sessions go on as they are until all is known that they need
         text = render_bird(replace(wanted, log_file=log_file))
         if config.bird.mode == "external" and not bird.alive():
-            replace_file(Path(config.run_dir) / "bird.conf", text.encode(), 0o644)
+            replace_file(Path(config.run_dir) / "bird.conf", text.encode(), CONFIG_MODE)
             raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
         bird.ensure(text)
 
@@ -59,3 +63,12 @@ def raises_source(
         return bird.elevated_elsewhere(addresses), bird.announced_elsewhere(addresses)
 
     return RaisesSource(ask, bird.alive, post, log)
+
+
+def password_source(
+    config: NodeConfig, kube: KubeReader | None, post: Callable[[Event], None], log: Log
+) -> PasswordSource | None:
+    """What reads sessions' passwords; none where there is no BIRD, or no API to read them from."""
+    if config.bird.mode == "off" or kube is None:
+        return None
+    return PasswordSource(kube, config.bird.secret_namespace, post, log)

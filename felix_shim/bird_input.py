@@ -13,12 +13,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 
 from pydantic import ValidationError
 
 from felix_shim.bgp_filter import RouteFilter, route_filter
-from felix_shim.bgp_model import Bfd, BirdInput, Canary
+from felix_shim.bgp_model import Bfd, BirdInput
+from felix_shim.bird_canary import canaries_of
 from felix_shim.bird_config import configured
 from felix_shim.bird_peers import Neighbourhood, SecretKey, Secrets
 from felix_shim.cluster import Cluster
@@ -41,6 +43,7 @@ class Here:
     uplinks: tuple[str, ...] = ()
     bfd: Bfd | None = None
     secrets: Secrets = field(default_factory=Secrets)
+    now: datetime = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,7 @@ class BirdPlan:
     secrets: frozenset[SecretKey] = frozenset()
 
 
-def bird_input(
-    cluster: Cluster, here: Here, settings: Settings, canaries: tuple[Canary, ...] = ()
-) -> BirdPlan:
+def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
     """What this node's BIRD needs to know."""
     problems: list[str] = []
     conf = configured(cluster, settings, problems)
@@ -67,21 +68,24 @@ def bird_input(
     }
     around = Neighbourhood(cluster, addresses, conf, filters, here.secrets, problems)
     peers = around.peers()
+    own = cluster.nodes().get(cluster.node)
+    asked = own.metadata.annotations if own is not None else {}
+    pools = _pools(cluster)
     used = {name for peer in peers for name in peer.filters}
     config = BirdInput(
         node=cluster.node,
         router_id=_router_id(here, cluster.node),
         address=here.address,
         address6=here.address6,
-        as_number=conf.as_number_of(cluster.nodes().get(cluster.node)),
+        as_number=conf.as_number_of(own),
         peers=peers,
         filters=tuple(filters[name] for name in sorted(used)),
         blocks=cluster.blocks(),
-        pools=_pools(cluster),
+        pools=pools,
         hidden=_pools(cluster, hidden=True),
         services=conf.services,
         tagged=conf.tagged,
-        canaries=canaries,
+        canaries=canaries_of(asked, pools, here.now, problems),
         priorities=settings.ipv4,
         priorities6=settings.ipv6,
         uplinks=here.uplinks,

@@ -39,7 +39,7 @@ class Secrets:
     `namespace` is where they are; empty: there is no API to ask.
     """
 
-    known: Mapping[SecretKey, str | None] = field(default_factory=dict)
+    known: Mapping[SecretKey, str | None] = field(default_factory=dict, repr=False)
     namespace: str = ""
 
 

@@ -135,6 +135,13 @@ class RaisesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class PasswordsSeen:
+    """What BGP's passwords are, by (Secret, key); None: there is no such Secret or key."""
+
+    known: Mapping[tuple[str, str], str | None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """A lane finished a job; `error` is empty when it worked.
 
@@ -159,5 +166,6 @@ Event = (
     | NetworkChanged
     | Surveyed
     | RaisesSeen
+    | PasswordsSeen
     | Done
 )

@@ -65,5 +65,7 @@ class Outlets:
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     closed: Callable[[Endpoint, str], None] | None = None
     """At once: a policy that cannot be obeyed has closed an endpoint."""
+    want_passwords: Callable[[frozenset[tuple[str, str]]], None] | None = None
+    """At once: which keys of which Secrets BGP's passwords are in."""
     check_rules: Check | None = None
     """On the policy lane: why the kernel would refuse these; empty if it would not."""

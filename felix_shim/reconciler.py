@@ -28,6 +28,7 @@ from felix_shim.events import (
     Listed,
     Lost,
     NetworkChanged,
+    PasswordsSeen,
     RaisesSeen,
     Seen,
     Sign,
@@ -156,7 +157,7 @@ class Reconciler:
                 break
         return busy
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:  # noqa: PLR0912  # a case for each kind of event
         """Take one event in."""
         world = self._world
         match event:
@@ -184,6 +185,8 @@ class Reconciler:
                 world.survey(event)
             case RaisesSeen():
                 world.raises_seen(event)
+            case PasswordsSeen():
+                self._chores.passwords_seen(event)
             case Done():
                 self._done(event)
 

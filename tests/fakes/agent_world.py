@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_address, ip_network
 from typing import Any
 
@@ -242,6 +243,8 @@ class Bench:
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
         self.told_closed: list[tuple[EndpointId, str]] = []
+        self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
+        self.time_of_day = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
         self.disk_broken = False
@@ -264,6 +267,7 @@ class Bench:
             warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
             closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
+            want_passwords=self.passwords_wanted.append,
         )
         identity = Identity(
             NODE,
@@ -272,6 +276,8 @@ class Bench:
             ("up0",),
             kernel_raises=kernel_raises,
             policy_kinds=policy_kinds,
+            secret_namespace="kube-system" if kube else "",
+            wall=lambda: self.time_of_day,
         )
         clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
         self.reconciler = Reconciler(
