@@ -431,7 +431,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         apply_policy=apply_policy,
         check_rules=nft.check,
         write_status=files.write,
-        run_bird=bird_runner(config),
+        run_bird=bird_runner(config, parts.kernel, parts.log),
         want_passwords=hands.passwords.want if hands.passwords is not None else None,
         save=lambda memory: state.save(memory, time.monotonic()),
         survey=hands.kernel.survey,

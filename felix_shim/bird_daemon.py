@@ -10,6 +10,7 @@ from cni_plugin.durable import replace_file
 from felix_shim.bgp import render_bird
 from felix_shim.bgp_model import BirdInput
 from felix_shim.bird_passwords import PasswordSource
+from felix_shim.bird_sweep import Sweeper
 from felix_shim.config import NodeConfig
 from felix_shim.drivers.bird import CONFIG_MODE, Bird
 from felix_shim.events import Event
@@ -17,6 +18,7 @@ from felix_shim.jsonlog import Log
 from felix_shim.sources import RaisesSource
 from libtortie.errors import Unavailable
 from libtortie.kube.port import KubeReader
+from libtortie.linux.port import Kernel
 from libtortie.model.ipam import IPAddress
 
 
@@ -30,11 +32,12 @@ def _bird(config: NodeConfig) -> Bird:
     )
 
 
-def bird_runner(config: NodeConfig) -> Callable[[BirdInput], None] | None:
+def bird_runner(config: NodeConfig, kernel: Kernel, log: Log) -> Callable[[BirdInput], None] | None:
     """What sees that BIRD runs with an input; none where there is no BIRD."""
     if config.bird.mode == "off":
         return None
     bird = _bird(config)
+    sweeper = Sweeper(kernel, Path(config.run_dir) / "bird-metrics.json")
     log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
 
     def ensure(wanted: BirdInput) -> None:
@@ -44,7 +47,11 @@ def bird_runner(config: NodeConfig) -> Callable[[BirdInput], None] | None:
         if config.bird.mode == "external" and not bird.alive():
             replace_file(Path(config.run_dir) / "bird.conf", text.encode(), CONFIG_MODE)
             raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
+        metrics = {4: wanted.priorities.bird, 6: wanted.priorities6.bird}
+        sweeper.note(metrics)
         bird.ensure(text)
+        if count := sweeper.sweep(metrics):
+            log.info("bird_routes_swept", routes=count, metrics=metrics)
 
     return ensure
 

@@ -12,6 +12,8 @@ from felix_shim import bird_daemon
 from felix_shim.bgp_model import BirdInput
 from felix_shim.config import NodeConfig
 from libtortie.errors import Unavailable
+from tests.fakes.agent_world import RecordingLog
+from tests.fakes.kernel import FakeKernel
 
 INPUT = BirdInput("n1", IPv4Address("172.31.1.2"), IPv4Interface("172.31.1.2/24"))
 
@@ -40,7 +42,9 @@ def test_what_is_not_all_known_changes_no_bird_that_runs(
 ) -> None:
     bird = FakeBird(alive=alive)
     monkeypatch.setattr(bird_daemon, "_bird", lambda _: bird)
-    run = bird_daemon.bird_runner(NodeConfig(nodename="n1", run_dir=str(tmp_path)))
+    run = bird_daemon.bird_runner(
+        NodeConfig(nodename="n1", run_dir=str(tmp_path)), FakeKernel(), RecordingLog()
+    )
     assert run is not None
     run(replace(INPUT, complete=complete))
     assert len(bird.texts) == told
@@ -54,7 +58,7 @@ def test_the_systems_bird_is_written_for_and_never_started(
     config = NodeConfig.model_validate(
         {"nodename": "n1", "run_dir": str(tmp_path), "bird": {"mode": "external"}}
     )
-    run = bird_daemon.bird_runner(config)
+    run = bird_daemon.bird_runner(config, FakeKernel(), RecordingLog())
     assert run is not None
     with pytest.raises(Unavailable, match="mode external"):
         run(INPUT)
