@@ -13,11 +13,11 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 from felix_shim.bgp_filter import RouteFilter
 from felix_shim.routes import Priorities
 from libtortie.linux.port import IPNetwork
+from libtortie.model.bgp_spec import BGP_PORT
 from libtortie.model.ipam import IPAddress
 
 AS_MAX = 4294967295
 DEFAULT_AS = 64512
-BGP_PORT = 179
 
 
 class NextHop(StrEnum):

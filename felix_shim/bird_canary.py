@@ -1,24 +1,19 @@
-"""A test route that somebody asked this node to announce, by an annotation of its Node. Pure.
+"""Whether this node announces the test route that an annotation of its Node asks for. Pure.
 
-`tortie.io/bgp-canary` holds `{"cidr": "198.51.100.7/32", "metric": 512, "until": <RFC 3339>}`. It
-ends by itself: who asked may be gone. Only one address, of a pool or of those set aside for
-documentation, can be asked for, and none for longer than `LONGEST`.
+Only one address, of a pool or of those set aside for documentation, can be asked for, and none for
+longer than `LONGEST`: whoever may write a Node gets no other route announced by it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from ipaddress import ip_network
 
 from felix_shim.bgp_model import Canary
 from libtortie.linux.port import IPNetwork
-from libtortie.model.plain_ip import plain_network
-from libtortie.model.times import parse_rfc3339
+from libtortie.model.bgp_canary import ANNOTATION, LONGEST, parse_canary
 
-ANNOTATION = "tortie.io/bgp-canary"
-LONGEST = timedelta(minutes=10)
 DOCUMENTATION = tuple(
     map(ip_network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32"))
 )
@@ -35,24 +30,13 @@ def canaries_of(
     if not text:
         return ()
     try:
-        canary, until = _parsed(text)
-        if not any(_within(canary.cidr, net) for net in (*DOCUMENTATION, *pools)):
-            raise ValueError(f"{canary.cidr} is of no pool, and not set aside for documentation")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        asked = parse_canary(text)
+        if not any(_within(asked.cidr, net) for net in (*DOCUMENTATION, *pools)):
+            raise ValueError(f"{asked.cidr} is of no pool, and not set aside for documentation")
+    except ValueError as error:
         problems.append(f"annotation {ANNOTATION} is not obeyed: {error}")
         return ()
-    return (canary,) if now < until <= now + LONGEST else ()
-
-
-def _parsed(text: str) -> tuple[Canary, datetime]:
-    found = json.loads(text)
-    cidr = plain_network(str(found["cidr"]), strict=True)
-    metric = found["metric"]
-    if cidr.prefixlen != cidr.max_prefixlen:
-        raise ValueError(f"{cidr} is not one address")
-    if not isinstance(metric, int) or not 1 <= metric < 1 << 31:
-        raise ValueError(f"metric {metric!r} is no metric")
-    return Canary(cidr, metric), parse_rfc3339(str(found["until"]))
+    return (Canary(asked.cidr, asked.metric),) if now < asked.until <= now + LONGEST else ()
 
 
 def _within(cidr: IPNetwork, net: IPNetwork) -> bool:

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from felix_shim.bgp_model import BGP_PORT, DEFAULT_AS, LogLevel, Tagged
+from felix_shim.bgp_model import DEFAULT_AS, LogLevel, Tagged
 from felix_shim.cluster import Cluster
 from felix_shim.settings import Settings
 from libtortie.linux.port import IPNetwork
 from libtortie.model.bgp_spec import (
+    BGP_PORT,
     ONLY_DEFAULT,
     BGPConfigurationWire,
     PasswordWire,

@@ -16,18 +16,17 @@ from pydantic import ValidationError
 
 from felix_shim.bgp import problem_of
 from felix_shim.bgp_filter import RouteFilter
-from felix_shim.bgp_model import BGP_PORT, NextHop, Peer
+from felix_shim.bgp_model import NextHop, Peer
 from felix_shim.bird_config import Configured
 from felix_shim.cluster import Cluster
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
-from libtortie.model.bgp_spec import BGPPeerWire, PasswordWire, seconds_of
+from libtortie.model.bgp_spec import BGPPeerWire, PasswordWire, address_and_port, seconds_of
 from libtortie.model.field_errors import lines_of, summary
 from libtortie.model.ipam import IPAddress
 from libtortie.model.plain_ip import plain_address
 from libtortie.model.resources import BGPPeer, Node
 
-PORT_MAX = 65535
 SecretKey = tuple[str, str]
 """The name of a Secret, and a key in it."""
 
@@ -253,18 +252,3 @@ class Neighbourhood:
 def _reflector(node: Node | None) -> str:
     """The cluster id of a route reflector: only BGPPeers lead to and from it."""
     return node.spec.bgp.route_reflector_cluster_id if node is not None and node.spec.bgp else ""
-
-
-def address_and_port(text: str) -> tuple[IPAddress, int]:
-    """`192.0.2.1`, `192.0.2.1:179`, `2001:db8::1` or `[2001:db8::1]:179`. Raises ValueError."""
-    host, port = text, str(BGP_PORT)
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"peerIP {text!r} is not [address]:port")
-        port = rest[1:] or port
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX):
-        raise ValueError(f"peerIP {text!r}: port {port!r} is outside 1..{PORT_MAX}")
-    return plain_address(host), int(port)

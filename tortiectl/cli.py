@@ -29,6 +29,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
 COMMANDS = {
     "apply": Entry("tortiectl.commands.write:apply", "Store policies, new or instead of others."),
+    "bgp": Entry("tortiectl.commands.bgp:bgp", "Prepare and prove the routers of the nodes."),
     "create": Entry("tortiectl.commands.write:create", "Store new policies."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),

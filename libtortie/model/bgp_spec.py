@@ -17,10 +17,13 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
 from libtortie.model.fields import ASNumber, NetworkText, network_of
+from libtortie.model.ipam import IPAddress
 from libtortie.model.plain_ip import plain_address
 from libtortie.model.resources import Wire
 from libtortie.model.times import parse_duration
 
+BGP_PORT = 179
+PORT_MAX = 65535
 PRIORITY_MAX = 2147483646
 OPERATIONS_MAX = 10
 PASSWORD_MAX = 80
@@ -43,6 +46,21 @@ def seconds_of(text: str, least: int, most: int) -> int:
     if not least <= seconds <= most:
         raise ValueError(f"{text!r} is outside {least}s..{most}s")
     return seconds
+
+
+def address_and_port(text: str) -> tuple[IPAddress, int]:
+    """`192.0.2.1`, `192.0.2.1:179`, `2001:db8::1` or `[2001:db8::1]:179`. Raises ValueError."""
+    host, port = text, str(BGP_PORT)
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"peerIP {text!r} is not [address]:port")
+        port = rest[1:] or port
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX):
+        raise ValueError(f"peerIP {text!r}: port {port!r} is outside 1..{PORT_MAX}")
+    return plain_address(host), int(port)
 
 
 def _checked(check: Any) -> AfterValidator:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from felix_shim.bgp_model import Canary
-from felix_shim.bird_canary import ANNOTATION, canaries_of
+from felix_shim.bird_canary import canaries_of
+from libtortie.model.bgp_canary import ANNOTATION
 from libtortie.model.times import rfc3339
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

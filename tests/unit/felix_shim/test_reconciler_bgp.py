@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from felix_shim.bgp_model import BirdInput, Canary
-from felix_shim.bird_canary import ANNOTATION
 from felix_shim.cluster import FILTERS, NODES, PEERS, POOLS
 from felix_shim.events import PasswordsSeen, Stored, Unstored
 from libtortie.datastore.port import Record
+from libtortie.model.bgp_canary import ANNOTATION
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.times import rfc3339
 from tests.fakes.agent_world import NODE, Bench, resource_record

@@ -9,11 +9,11 @@ from ipaddress import ip_address
 import pytest
 
 from cni_plugin.annotations import SOURCES, source_prefixes
-from felix_shim.bird_peers import address_and_port
 from felix_shim.kube_policy import IPBlock
 from libtortie.datastore import crd_ipam, crd_node, ipam_codec
 from libtortie.errors import TortieError
 from libtortie.model import fields, policy_spec
+from libtortie.model.bgp_spec import address_and_port
 from libtortie.model.keys import parse_path
 from libtortie.model.names import block_of_name
 from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
