@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from felix_shim.bgp_model import DEFAULT_AS, LogLevel, Tagged
+from felix_shim.bird_services import Ranges, Use
 from felix_shim.cluster import Cluster
 from felix_shim.settings import Settings
-from libtortie.linux.port import IPNetwork
 from libtortie.model.bgp_spec import (
     BGP_PORT,
     ONLY_DEFAULT,
@@ -42,7 +42,7 @@ class Configured:
     mesh: bool = True
     mesh_password: PasswordWire | None = None
     mesh_restart: int | None = None
-    services: tuple[IPNetwork, ...] = ()
+    services: Ranges = field(default_factory=Ranges)
     tagged: tuple[Tagged, ...] = ()
     ignored: tuple[str, ...] = ()
     log_level: LogLevel = LogLevel.INFO
@@ -90,7 +90,7 @@ def configured(cluster: Cluster, settings: Settings, problems: list[str]) -> Con
         mesh=default.node_to_node_mesh_enabled is not False,
         mesh_password=default.node_mesh_password,
         mesh_restart=_seconds(default.node_mesh_max_restart_time),
-        services=tuple(_services(default)),
+        services=_services(default),
         tagged=tuple(_tagged(both, problems)),
         ignored=both.ignored_interfaces,
         log_level=LogLevel(both.log_severity_screen or LogLevel.INFO),
@@ -119,12 +119,14 @@ def _seconds(text: str) -> int | None:
     return seconds_of(text, 0, 4095) if text else None
 
 
-def _services(spec: BGPConfigurationWire) -> Iterator[IPNetwork]:
-    """Ranges that every node announces whole."""
-    whole = [*spec.service_cluster_ips, *spec.service_external_ips]
-    if spec.service_load_balancer_aggregation != "Disabled":
-        whole += spec.service_load_balancer_ips
-    return (network_of(one.cidr) for one in whole)
+def _services(spec: BGPConfigurationWire) -> Ranges:
+    lists = {
+        Use.CLUSTER: spec.service_cluster_ips,
+        Use.EXTERNAL: spec.service_external_ips,
+        Use.BALANCER: spec.service_load_balancer_ips,
+    }
+    ranges = {use: tuple(network_of(one.cidr) for one in found) for use, found in lists.items()}
+    return Ranges(ranges, spec.service_load_balancer_aggregation != "Disabled")
 
 
 def _tagged(spec: BGPConfigurationWire, problems: list[str]) -> Iterator[Tagged]:

@@ -9,6 +9,8 @@ They never change with a migration; only kernel metrics move, and BIRD follows t
 * Local preference carries the metric, `2147483647 - metric`, as Calico's nodes do; MED carries it
   to eBGP neighbours, which never see local preference.
 * Blocks are announced whole, as blackholes; host routes inside an own block only while raised.
+* Services are announced and never in the kernel: a blackhole there would refuse the node's own
+  programs, whose route is looked up before the address is translated.
 
 What leaves this node passes `ours`, which no BGPFilter can bypass: the uplinks' prefixes, the
 node's own default route and pools with `disableBGPExport` are announced to nobody.
@@ -25,7 +27,7 @@ from felix_shim.bgp_model import BirdInput, Peer
 from felix_shim.routes import Priorities
 from libtortie.linux.port import IPNetwork
 
-CANARY, REACH = "canary", "reach"
+CANARY, REACH, SERVICES = "canary", "reach", "services"
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ filter from_kernel{v} {{
 }}
 
 filter to_kernel{v} {{
-  if proto = "{CANARY}{v}" then reject;{spared}
+  if proto = "{CANARY}{v}" || proto = "{SERVICES}{v}" then reject;{spared}
   if source = RTS_BGP || source = RTS_STATIC then accept;
   reject;
 }}

@@ -24,6 +24,7 @@ from felix_shim.bird_canary import canaries_of
 from felix_shim.bird_config import configured
 from felix_shim.bird_peers import Neighbourhood, SecretKey, Secrets
 from felix_shim.cluster import Cluster
+from felix_shim.events import ServiceAddress
 from felix_shim.settings import Settings
 from libtortie.linux.port import IPNetwork
 from libtortie.model.bgp_spec import BGPFilterWire
@@ -36,7 +37,7 @@ _FILTER_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What is known of this node beside what is stored."""
+    """What is known of this node beside what is stored; `services` None: not yet."""
 
     address: IPv4Interface | None
     address6: IPv6Interface | None = None
@@ -44,18 +45,21 @@ class Here:
     bfd: Bfd | None = None
     secrets: Secrets = field(default_factory=Secrets)
     now: datetime = datetime(1, 1, 1, tzinfo=UTC)
+    services: frozenset[ServiceAddress] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BirdPlan:
     """The input, and the resources that could not be used, in words.
 
-    `secrets` are the (Secret, key) pairs that passwords are in.
+    `secrets` are the (Secret, key) pairs that passwords are in; `wants_services`: single services'
+    addresses matter.
     """
 
     input: BirdInput
     problems: tuple[str, ...] = ()
     secrets: frozenset[SecretKey] = frozenset()
+    wants_services: bool = False
 
 
 def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
@@ -71,6 +75,10 @@ def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
     own = cluster.nodes().get(cluster.node)
     asked = own.metadata.annotations if own is not None else {}
     pools = _pools(cluster)
+    has_api = bool(here.secrets.namespace)
+    awaited = conf.services.needs_services and has_api and here.services is None
+    if not conf.services.whole and not has_api:
+        problems.append("BGPConfiguration default: services one by one need the Kubernetes API")
     used = {name for peer in peers for name in peer.filters}
     config = BirdInput(
         node=cluster.node,
@@ -83,7 +91,7 @@ def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
         blocks=cluster.blocks(),
         pools=pools,
         hidden=_pools(cluster, hidden=True),
-        services=conf.services,
+        services=conf.services.aggregates() + conf.services.single(here.services or ()),
         tagged=conf.tagged,
         canaries=canaries_of(asked, pools, here.now, problems),
         priorities=settings.ipv4,
@@ -96,9 +104,9 @@ def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
         bind_node_address=conf.bind_node_address,
         bfd=here.bfd,
         log_level=conf.log_level,
-        complete=around.complete,
+        complete=around.complete and not awaited,
     )
-    return BirdPlan(config, tuple(problems), frozenset(around.wanted))
+    return BirdPlan(config, tuple(problems), frozenset(around.wanted), conf.services.needs_services)
 
 
 def _router_id(here: Here, node: str) -> IPv4Address:

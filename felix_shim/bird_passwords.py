@@ -19,7 +19,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from felix_shim.complaint import Complaint
-from felix_shim.events import Event, PasswordsSeen
+from felix_shim.events import BgpTold, Event
 from felix_shim.jsonlog import Log
 from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.objects import Api, KubeObject
@@ -104,4 +104,4 @@ class PasswordSource:
         self._complaint.about(trouble)
         if found != self._known:
             self._known = found
-            self.post(PasswordsSeen(found))
+            self.post(BgpTold(passwords=found))

@@ -14,7 +14,7 @@ from ipaddress import ip_network
 
 from felix_shim.bgp_filter import Direction
 from felix_shim.bgp_model import Bfd, BirdInput, LogLevel, NextHop, Peer
-from felix_shim.bird_filters import CANARY, REACH, Family, calls
+from felix_shim.bird_filters import CANARY, REACH, SERVICES, Family, calls
 
 RESTART_SECONDS = 60
 """How long a neighbour whose connection broke keeps its routes."""
@@ -90,7 +90,7 @@ protocol kernel fib{v} {{
         _static(f"blocks{v}", v, [f"{one} blackhole" for one in family.blocks]),
     ]
     optional = {
-        f"services{v}": [f"{one} blackhole" for one in services],
+        f"{SERVICES}{v}": [f"{one} blackhole" for one in services],
         f"{REACH}{v}": _reached(family),
         f"{CANARY}{v}": [
             f"{one.cidr} blackhole {{ krt_metric = {one.metric}; }}"

@@ -18,7 +18,7 @@ from felix_shim.bird_input import Here, bird_input
 from felix_shim.bird_peers import SecretKey, Secrets
 from felix_shim.cluster import NODES, scopes
 from felix_shim.drivers.sysctls import Wires
-from felix_shim.events import Done, PasswordsSeen, RaisesSeen
+from felix_shim.events import BgpTold, Done, RaisesSeen, ServiceAddress
 from felix_shim.exchange import exchange
 from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject
@@ -84,6 +84,7 @@ class Chores:
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
     _passwords: Mapping[SecretKey, str | None] = field(default_factory=dict, repr=False)
+    _services: frozenset[ServiceAddress] | None = None
 
     def do(self, chore: str) -> None:
         """One chore, whose being due is over."""
@@ -232,6 +233,8 @@ class Chores:
         plan = bird_input(self.world.cluster, self._here(), self.world.settings)
         if self.out.want_passwords is not None:
             self.out.want_passwords(plan.secrets)
+        if self.out.want_services is not None and plan.wants_services:
+            self.out.want_services()
         for problem in plan.problems:
             if problem not in self._bgp_problems:
                 self.log.error("bgp_setting_ignored", reason=problem)
@@ -247,11 +250,15 @@ class Chores:
             identity.bfd,
             Secrets(self._passwords, identity.secret_namespace),
             identity.wall(),
+            self._services,
         )
 
-    def passwords_seen(self, event: PasswordsSeen) -> None:
-        """BGP's passwords are others than before."""
-        self._passwords = event.known
+    def told_of_bgp(self, event: BgpTold) -> None:
+        """BGP's passwords, or services' addresses, are others than before."""
+        if event.passwords is not None:
+            self._passwords = event.passwords
+        if event.services is not None:
+            self._services = event.services
         self.world.due.chores.add(BIRD)
 
     # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------

@@ -135,10 +135,25 @@ class RaisesSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class PasswordsSeen:
-    """What BGP's passwords are, by (Secret, key); None: there is no such Secret or key."""
+class ServiceAddress:
+    """An address of a service. `use` is what it is to it; `local`: its traffic stays on the nodes
+    that have an endpoint, of which this is one if `here`."""
 
-    known: Mapping[tuple[str, str], str | None] = field(repr=False)
+    use: str
+    address: IPAddress
+    local: bool
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BgpTold:
+    """What the API says of things that only BGP needs; None: nothing new.
+
+    `passwords` by (Secret, key), None for no such Secret or key. `services` are all addresses.
+    """
+
+    passwords: Mapping[tuple[str, str], str | None] | None = field(default=None, repr=False)
+    services: frozenset[ServiceAddress] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,6 @@ Event = (
     | NetworkChanged
     | Surveyed
     | RaisesSeen
-    | PasswordsSeen
+    | BgpTold
     | Done
 )

@@ -67,5 +67,7 @@ class Outlets:
     """At once: a policy that cannot be obeyed has closed an endpoint."""
     want_passwords: Callable[[frozenset[tuple[str, str]]], None] | None = None
     """At once: which keys of which Secrets BGP's passwords are in."""
+    want_services: Callable[[], None] | None = None
+    """At once: services' addresses matter to BGP."""
     check_rules: Check | None = None
     """On the policy lane: why the kernel would refuse these; empty if it would not."""

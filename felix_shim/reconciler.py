@@ -22,13 +22,13 @@ from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
 from felix_shim.cluster import ENDPOINTS, FELIX, NODES
 from felix_shim.drivers.routetable import Outcome
 from felix_shim.events import (
+    BgpTold,
     Done,
     Event,
     InSync,
     Listed,
     Lost,
     NetworkChanged,
-    PasswordsSeen,
     RaisesSeen,
     Seen,
     Sign,
@@ -185,8 +185,8 @@ class Reconciler:
                 world.survey(event)
             case RaisesSeen():
                 world.raises_seen(event)
-            case PasswordsSeen():
-                self._chores.passwords_seen(event)
+            case BgpTold():
+                self._chores.told_of_bgp(event)
             case Done():
                 self._done(event)
 

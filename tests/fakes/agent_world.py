@@ -243,6 +243,7 @@ class Bench:
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
         self.told_closed: list[tuple[EndpointId, str]] = []
+        self.services_wanted: list[bool] = []
         self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
         self.time_of_day = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.nft_broken = False
@@ -268,6 +269,7 @@ class Bench:
             closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
             want_passwords=self.passwords_wanted.append,
+            want_services=lambda: self.services_wanted.append(True),
         )
         identity = Identity(
             NODE,

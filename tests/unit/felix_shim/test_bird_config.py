@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Interface, IPv6Interface, ip_network
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface, IPv6Interface, ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from felix_shim.bgp import render_bird
 from felix_shim.bgp_model import LogLevel, Tagged
 from felix_shim.bird_input import BirdPlan, Here, bird_input
+from felix_shim.bird_peers import Secrets
+from felix_shim.bird_services import Use
 from felix_shim.cluster import BGP, POOLS, Cluster
+from felix_shim.events import ServiceAddress
 from felix_shim.routes import Priorities
 from felix_shim.settings import Settings
 from libtortie.model.keys import Kind
@@ -52,6 +56,29 @@ def test_services_are_announced_whole() -> None:
     for cidr in ("10.96.0.0/12", "fd00:96::/112", "192.0.2.0/28", "198.51.100.0/24"):
         assert ip_network(cidr) in found.input.services
         assert f"route {cidr} blackhole;" in text
+
+
+def test_services_one_by_one() -> None:
+    """Without aggregation only single addresses are announced; they are waited for, once."""
+    conf = {
+        "serviceLoadBalancerIPs": [{"cidr": "198.51.100.0/24"}],
+        "serviceLoadBalancerAggregation": "Disabled",
+    }
+    found = plan(default=conf)
+    assert found.wants_services
+    assert found.input.services == ()
+    assert "services one by one need the Kubernetes API" in found.problems[0]
+    api = replace(HERE, secrets=Secrets({}, "kube-system"))
+    assert not plan(default=conf, here=api).input.complete
+    one = ServiceAddress(Use.BALANCER, ip_address("198.51.100.9"), local=False, here=False)
+    known = plan(default=conf, here=replace(api, services=frozenset({one})))
+    assert known.input.complete
+    assert known.problems == ()
+    assert known.input.services == (ip_network("198.51.100.9/32"),)
+    text = render_bird(known.input)
+    assert "route 198.51.100.9/32 blackhole;" in text
+    assert 'proto = "services4" then reject' in text, "no blackhole in the node's kernel"
+    assert not plan(default={}).wants_services
 
 
 def test_communities_by_name_and_value() -> None:

@@ -11,6 +11,7 @@ import pytest
 from felix_shim import bird_daemon
 from felix_shim.bgp_model import BirdInput
 from felix_shim.config import NodeConfig
+from felix_shim.drivers.bird_protocol import Session
 from libtortie.errors import Unavailable
 from tests.fakes.agent_world import RecordingLog
 from tests.fakes.kernel import FakeKernel
@@ -41,7 +42,7 @@ def test_what_is_not_all_known_changes_no_bird_that_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, alive: bool, complete: bool, told: int
 ) -> None:
     bird = FakeBird(alive=alive)
-    monkeypatch.setattr(bird_daemon, "_bird", lambda _: bird)
+    monkeypatch.setattr(bird_daemon, "_bird", lambda _, **__: bird)
     run = bird_daemon.bird_runner(
         NodeConfig(nodename="n1", run_dir=str(tmp_path)), FakeKernel(), RecordingLog()
     )
@@ -54,7 +55,7 @@ def test_the_systems_bird_is_written_for_and_never_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bird = FakeBird(alive=False)
-    monkeypatch.setattr(bird_daemon, "_bird", lambda _: bird)
+    monkeypatch.setattr(bird_daemon, "_bird", lambda _, **__: bird)
     config = NodeConfig.model_validate(
         {"nodename": "n1", "run_dir": str(tmp_path), "bird": {"mode": "external"}}
     )
@@ -69,3 +70,26 @@ def test_the_systems_bird_is_written_for_and_never_started(
     bird.running = True
     run(INPUT)
     assert len(bird.texts) == 1
+
+
+def test_metrics_of_a_bird_that_is_there_and_of_one_that_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = NodeConfig(nodename="n1", run_dir=str(tmp_path))
+    lines = "".join("".join(one.lines()) for one in bird_daemon.bird_metrics(config))
+    assert "tortie_bird_up 0" in lines
+    assert "tortie_bgp_sessions 0" in lines
+
+    class Speaking(FakeBird):
+        def sessions(self) -> tuple[Session, ...]:
+            return (
+                Session("a", "BGP", "up", "Established"),
+                Session("b", "BGP", "start", "Active"),
+                Session("fib4", "Kernel", "up", ""),
+            )
+
+    monkeypatch.setattr(bird_daemon, "_bird", lambda _, **__: Speaking(alive=True))
+    lines = "\n".join("\n".join(one.lines()) for one in bird_daemon.bird_metrics(config))
+    assert "tortie_bird_up 1" in lines
+    assert "tortie_bgp_sessions 2" in lines
+    assert "tortie_bgp_sessions_established 1" in lines

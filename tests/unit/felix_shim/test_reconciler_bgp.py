@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
 
 from felix_shim.bgp_model import BirdInput, Canary
-from felix_shim.cluster import FILTERS, NODES, PEERS, POOLS
-from felix_shim.events import PasswordsSeen, Stored, Unstored
+from felix_shim.cluster import BGP, FILTERS, NODES, PEERS, POOLS
+from felix_shim.events import BgpTold, ServiceAddress, Stored, Unstored
 from libtortie.datastore.port import Record
 from libtortie.model.bgp_canary import ANNOTATION
 from libtortie.model.keys import Kind, ResourceKey
@@ -45,12 +46,12 @@ def test_a_password_is_waited_for_obeyed_and_changed(bench: Bench) -> None:
     bench.tell(Stored(PEERS, peer(**SECRET)))
     assert bench.passwords_wanted[-1] == {KEY}
     assert not told(bench).complete
-    bench.tell(PasswordsSeen({KEY: "one"}))
+    bench.tell(BgpTold({KEY: "one"}))
     assert told(bench).complete
     assert [one.password for one in told(bench).peers] == ["one"]
-    bench.tell(PasswordsSeen({KEY: "two"}))
+    bench.tell(BgpTold({KEY: "two"}))
     assert [one.password for one in told(bench).peers] == ["two"]
-    bench.tell(PasswordsSeen({KEY: None}))
+    bench.tell(BgpTold({KEY: None}))
     assert told(bench).peers == ()
     (said,) = bench.log.of("bgp_setting_ignored")
     assert "no session: there is no key tor of Secret kube-system/bgp" in str(said)
@@ -68,6 +69,20 @@ def test_without_an_api_a_password_is_said_to_be_out_of_reach() -> None:
     bench.tell(Stored(PEERS, peer(**SECRET)))
     assert told(bench).complete
     assert "needs the Kubernetes API" in str(bench.log.of("bgp_setting_ignored"))
+
+
+def test_services_are_asked_for_when_they_matter_and_obeyed(bench: Bench) -> None:
+    assert bench.services_wanted == []
+    conf = {"serviceExternalIPs": [{"cidr": "192.0.2.0/24"}]}
+    bench.tell(Stored(BGP, resource_record(Kind.BGP_CONFIGURATION, "default", conf)))
+    assert bench.services_wanted
+    assert not told(bench).complete
+    one = ServiceAddress("externalIP", ip_address("192.0.2.9"), local=True, here=True)
+    bench.tell(BgpTold(services=frozenset({one})))
+    assert told(bench).complete
+    assert ip_network("192.0.2.9/32") in told(bench).services
+    bench.tell(BgpTold(services=frozenset({replace(one, here=False)})))
+    assert told(bench).services == (ip_network("192.0.2.0/24"),)
 
 
 def test_a_filter_that_comes_opens_the_peer_that_names_it(bench: Bench) -> None:
