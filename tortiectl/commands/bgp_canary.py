@@ -71,7 +71,7 @@ def canary(
 
     NODE and another one announce it, one normal, one raised, and then the other way round. The
     ToR's choice is read with a command of yours, for example
-    --tor-command 'ssh tor vtysh -c "show ip route {address}"'. Nothing is left behind.
+    --tor-command 'ssh tor show ip route {address}'. Nothing is left behind.
     """
     command = _command(tor_command)
     store = connect(ctx, config).store
