@@ -24,7 +24,7 @@ from libtortie.model import selectors
 from libtortie.model.bgp_spec import BGPPeerWire, PasswordWire, address_and_port, seconds_of
 from libtortie.model.field_errors import lines_of, summary
 from libtortie.model.ipam import IPAddress
-from libtortie.model.plain_ip import plain_address
+from libtortie.model.plain_ip import can_be_reached, plain_address
 from libtortie.model.resources import BGPPeer, Node
 
 SecretKey = tuple[str, str]
@@ -54,15 +54,18 @@ class Neighbourhood:
     problems: list[str]
     wanted: set[SecretKey] = field(default_factory=set)
     complete: bool = True
+    cluster_id: str = ""
+    """This node's, if it is a route reflector."""
     _nodes: dict[str, Node] = field(init=False)
 
     def __post_init__(self) -> None:
         self._nodes = self.cluster.nodes()
-
-    @property
-    def cluster_id(self) -> str:
-        """This node's, if it is a route reflector."""
-        return _reflector(self._nodes.get(self.cluster.node))
+        given = _reflector(self._nodes.get(self.cluster.node))
+        if given and not _is_cluster_id(given):
+            where = f"Node {self.cluster.node}: routeReflectorClusterID {given!r}"
+            self.problems.append(f"{where} is not like 244.0.0.1: this node reflects nothing")
+        else:
+            self.cluster_id = given
 
     def peers(self) -> tuple[Peer, ...]:
         """All neighbours of this node, in order."""
@@ -100,6 +103,8 @@ class Neighbourhood:
             own = self.addresses.get(address.version)
             if address == own:
                 self.problems.append(f"Node {name} has this node's address {address}")
+            elif own is not None and not can_be_reached(address):
+                self.problems.append(f"Node {name}: {address} is no address of a node")
             elif own is not None:
                 number = self.conf.as_number_of(node)
                 yield Peer(address, number, self.conf.port_of(name), member=True)
@@ -126,7 +131,13 @@ class Neighbourhood:
         password = self._password(wire.password, name)
         if password is None:
             return
-        options = self._options(wire, name)
+        try:
+            options = self._options(wire, name)
+            for peer in found:
+                _check_gateway(options.reachable_by, peer.address)
+        except InvalidInput as error:
+            self.problems.append(f"{name}: {error}")
+            return
         for peer in found:
             yield self._completed(replace(options, password=password), peer)
 
@@ -178,6 +189,8 @@ class Neighbourhood:
             raise InvalidInput(f"{peer.address} needs an IPv{version} address of this node")
         if peer.address == own:
             raise InvalidInput(f"{peer.address} is this node")
+        if not can_be_reached(peer.address):
+            raise InvalidInput(f"{peer.address} is no address that a neighbour has here")
 
     def _options(self, wire: BGPPeerWire, name: str) -> Peer:
         """All of a BGPPeer's options, on a peer that is nobody's yet."""
@@ -247,6 +260,21 @@ class Neighbourhood:
         else:
             return found
         return None
+
+
+def _check_gateway(gateway: IPAddress | None, peer: IPAddress) -> None:
+    """Raises InvalidInput for a `reachableBy` through which the peer cannot be reached."""
+    if gateway is None:
+        return
+    if gateway.version != peer.version or gateway == peer or not can_be_reached(gateway):
+        raise InvalidInput(f"reachableBy {gateway} is no gateway to {peer}")
+
+
+def _is_cluster_id(text: str) -> bool:
+    try:
+        return IPv4Address(text) != IPv4Address(0)
+    except ValueError:
+        return False
 
 
 def _reflector(node: Node | None) -> str:
