@@ -124,9 +124,7 @@ good_rule = st.builds(
     st.one_of(
         st.just({}),
         st.just({"action": "Accept", "operations": [{"setPriority": {"value": 2147483646}}]}),
-        st.just(
-            {"action": "Accept", "operations": [{"prependASPath": {"prefix": [1, 4294967295]}}]}
-        ),
+        st.just({"action": "Accept", "operations": [{"prependASPath": {"prefix": [1, 65536]}}]}),
     ),
 )
 lists = st.one_of(st.lists(good_rule, max_size=3), st.lists(rule, max_size=3))

@@ -287,6 +287,11 @@ def test_a_filter_that_speaks_of_neighbours_routes_lets_them_through() -> None:
         ({"peerIP": "192.0.2.1%eth0"}, "has a zone"),
         ({"localWorkloadSelector": "all()", "asNumber": 65000}, "not obeyed: localWorkload"),
         ({"peerIP": "fd00:1::2"}, "is this node"),
+        ({"peerIP": "224.0.0.1"}, "is no address that a neighbour has here"),
+        ({"peerIP": "fe80::1"}, "is no address that a neighbour has here"),
+        ({"peerIP": "192.0.2.1", "reachableBy": "fd00::1"}, "is no gateway to 192.0.2.1"),
+        ({"peerIP": "192.0.2.1", "reachableBy": "192.0.2.1"}, "is no gateway to 192.0.2.1"),
+        ({"peerIP": "192.0.2.1", "reachableBy": "0.0.0.0"}, "is no gateway to 192.0.2.1"),
     ],
 )
 def test_a_peer_that_cannot_be_is_named_and_costs_no_other(
@@ -297,6 +302,23 @@ def test_a_peer_that_cannot_be_is_named_and_costs_no_other(
     (said,) = found.problems
     assert said.startswith("BGPPeer bad: ")
     assert problem in said
+
+
+def test_a_cluster_id_that_is_none_reflects_nothing_and_costs_nothing_else() -> None:
+    me = node(NODE, "me", ipv4Address=str(ADDRESS), routeReflectorClusterID="one")
+    found = plan(me, OTHER, here=Here(ADDRESS), peers={"p": {"peerIP": "192.0.2.1"}})
+    assert {str(one.address): one.reflect for one in found.input.peers} == {
+        "172.31.1.3": False,
+        "192.0.2.1": False,
+    }
+    (said,) = found.problems
+    assert f"Node {NODE}: routeReflectorClusterID 'one' is not like 244.0.0.1" in said
+
+
+def test_a_node_whose_address_is_nobodys_is_no_peer() -> None:
+    found = plan(ME, node("n9", ipv4Address="224.0.0.9/24"), here=Here(ADDRESS))
+    assert found.input.peers == ()
+    assert found.problems == ("Node n9: 224.0.0.9 is no address of a node",)
 
 
 def test_a_peer_of_a_family_that_this_node_has_no_address_of() -> None:
