@@ -81,9 +81,7 @@ def configured(cluster: Cluster, settings: Settings, problems: list[str]) -> Con
     }
     default = read.get("default", BGPConfigurationWire())
     own = read.get(f"node.{cluster.node}", BGPConfigurationWire())
-    both = default.model_copy(
-        update={name: getattr(own, name) for name in own.model_fields_set - ONLY_DEFAULT}
-    )
+    both = default.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
     _compare_priorities(both, settings, problems)
     return Configured(
         default_as=default.as_number or DEFAULT_AS,

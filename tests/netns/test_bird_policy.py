@@ -13,7 +13,7 @@ from felix_shim.bgp_filter import RouteFilter, route_filter
 from felix_shim.bgp_model import Bfd, Canary, NextHop, Tagged
 from felix_shim.routes import Priorities
 from libtortie.model.bgp_spec import BGPFilterWire
-from tests.fakes.bird_lab import eventually
+from tests.fakes.bird_lab import eventually, ip
 from tests.fakes.bird_nodes import BirdNode, BirdNodes
 
 pytestmark = pytest.mark.root
@@ -205,6 +205,28 @@ def test_blocks_services_communities_hidden_pools_and_a_canary(nodes: list[BirdN
     eventually(lambda: "10.67.0.70" in a.birdc("show route"))
     a.workload("del", "10.67.0.70/32", ELEVATED)
     a.run(hidden=(), services=(), tagged=(), canaries=(), blocks=(), pools=())
+
+
+def test_a_filter_that_accepts_all_lets_nothing_out_that_never_may(nodes: list[BirdNode]) -> None:
+    a, b, _ = nodes
+    everything = filter_of("everything", exportV4=[{"action": "Accept"}])
+    hidden = ip_network("10.67.0.0/16")
+    ip(a.namespace, f"route add default via {b.own(4)}")
+    try:
+        a.run(b.peer(4, filters=("everything",)), filters=(everything,), hidden=(hidden,))
+        b.run(a.peer(4))
+        eventually(lambda: "0.0.0.0/0" in a.birdc("show route"))
+        for cidr in ("10.67.0.70/32", VMS[4]):
+            a.workload("add", cidr, NORMAL)
+        eventually(lambda: "via" in b.routes(VMS[4]))
+        told = b.birdc("show route protocol peer_172_31_1_2")
+        assert VMS[4] in told
+        for never in ("0.0.0.0/0", "172.31.1.0/24", "10.67.0.70"):
+            assert never not in told
+    finally:
+        ip(a.namespace, "route del default")
+        a.workload("del", "10.67.0.70/32", NORMAL)
+        a.run(filters=(), hidden=())
 
 
 def test_priorities_change_while_everything_runs(nodes: list[BirdNode]) -> None:

@@ -43,12 +43,12 @@ class Rig:
         self.log = RecordingLog()
         self.source = PasswordSource(api, "kube-system", self.posted.append, self.log)  # type: ignore[arg-type]  # one verb of the port
 
-    def look(self, *keys: SecretKey) -> dict[SecretKey, str | None]:
-        """What is known after a look; empty when nothing new was posted."""
+    def look(self, *keys: SecretKey) -> dict[SecretKey, str | None] | None:
+        """What a look posted; None when it posted nothing."""
         self.posted.clear()
         self.source.look(frozenset(keys))
         if not self.posted:
-            return {}
+            return None
         (told,) = self.posted
         assert isinstance(told, BgpTold)
         return dict(told.passwords or {})
@@ -65,7 +65,7 @@ def test_what_is_there_and_what_is_not() -> None:
         ("none", "k"): None,
     }
     assert sorted(api.asked) == ["bgp", "none"], "each Secret once"
-    assert rig.look(*keys) == {}, "nothing new is not told again"
+    assert rig.look(*keys) is None, "nothing new is not told again"
     api.secrets["bgp"] = {"tor": b"other"}
     assert rig.look(KEY) == {KEY: "other"}
 
@@ -76,7 +76,7 @@ def test_trouble_keeps_what_was_known_and_answers_nothing_new(error: errors.Tort
     rig = Rig(api)
     assert rig.look(KEY) == {KEY: "hush"}
     api.failing = error
-    assert rig.look(KEY, ("more", "k")) == {}
+    assert rig.look(KEY, ("more", "k")) is None
     rig.look(KEY, ("more", "k"))
     (said,) = rig.log.of("bgp_password_unreadable")
     assert "kube-system/bgp" in str(said)
