@@ -88,7 +88,8 @@ class BirdNodes:
         self.switch = f"{prefix}s"
         self.nodes = [BirdNode(workdir, f"{prefix}{n}", n) for n in range(1, count + 1)]
 
-    def up(self) -> None:
+    def up(self, *, link_local: bool = True) -> None:
+        """Make them; `link_local` false: IPv6 next hops are the nodes' own addresses alone."""
         for name in (self.switch, *(node.namespace for node in self.nodes)):
             subprocess.run(["ip", "netns", "add", name], check=True)
             ip(name, "link set lo up")
@@ -100,6 +101,8 @@ class BirdNodes:
             ip(self.switch, f"link set to{n} master br0 up")
             ip(name, f"addr add {node.address} dev eth0")
             ip(name, f"addr add {node.address6} dev eth0 nodad")
+            if not link_local:
+                ip(name, "link set eth0 addrgenmode none")
             ip(name, "link set eth0 up")
             ip(name, "link add calivm type veth peer name peer")
             ip(name, "link set calivm up")

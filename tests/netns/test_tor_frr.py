@@ -16,7 +16,7 @@ from felix_shim.bird_canary import canaries_of
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import Node, parse_resource
-from tests.fakes.bird_lab import DEADLINE, inside, ip
+from tests.fakes.bird_lab import DEADLINE, eventually, inside, ip
 from tests.fakes.bird_nodes import BirdNode, BirdNodes
 from tortiectl.canary import CanaryError, Means, Perch, prove
 from tortiectl.tor_config import Neighbour, Tor
@@ -45,7 +45,8 @@ class Rack:
         return self.built.nodes
 
     def up(self) -> None:
-        self.built.up()
+        # Without zebra bgpd knows no interfaces, and refuses next hops that are link-local.
+        self.built.up(link_local=False)
         for address in ("172.31.1.1/24", "fd00:1::1/64 nodad"):
             ip(self.built.switch, f"addr add {address} dev br0")
         for node in self.nodes:
@@ -122,6 +123,12 @@ def tor(rack: Rack, version: int, **changes: str) -> Tor:
     return Tor(TOR[version], TOR_AS, tuple(neighbours), (POOLS[version],), **changes)  # type: ignore[arg-type]  # texts
 
 
+def established(node: BirdNode) -> bool:
+    """Whether the node's IPv4 session with the router is up."""
+    wanted = Peer(TOR[4], TOR_AS).protocol
+    return any(one.name == wanted and one.established for one in node.bird.sessions())
+
+
 def test_frr_obeys_in_both_families(rack: Rack) -> None:
     rack.route_with(render("frr", tuple(tor(rack, version) for version in (4, 6))))
     for version in (4, 6):
@@ -135,5 +142,7 @@ def test_an_frr_that_was_told_otherwise_is_found_out(rack: Rack) -> None:
     wrong = text.replace("set local-preference 200", "set local-preference 50")
     assert wrong != text
     rack.route_with(wrong)
+    rack.obey()
+    eventually(lambda: all(established(node) for node in rack.nodes))
     with pytest.raises(CanaryError, match="announces it at 512, too: after"):
-        rack.prove(4, 10.0)
+        rack.prove(4, 20.0)
