@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from ipam.client import AddressRequest, IPAMClient
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.resources import parse_resource
+from libtortie.model.resources import Node, parse_resource
 from tortiectl.cli import main
 from tortiectl.tor_vendors import VENDORS
 
@@ -147,3 +149,55 @@ def test_a_router_without_nodes_or_pools(empty: Cluster) -> None:
     assert "spec.ttlSecurity" in empty.refusal(*asked, "--peer", "bad")
     empty.put(Kind.BGP_PEER, "nodes", peerSelector="all()")
     assert "it is about nodes" in empty.refusal(*asked, "--peer", "nodes")
+
+
+def pair(empty: Cluster) -> None:
+    """Two nodes and a pool."""
+    for n in (2, 3):
+        empty.put(Kind.NODE, f"n{n}", bgp={"ipv4Address": f"172.31.1.{n}/24"})
+    empty.put(Kind.IP_POOL, "p4", cidr="10.65.0.0/24")
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("echo none to {address}", "the router uses neither node, not n2"),
+        ("sh -c 'echo no such host >&2; exit 7' {address}", "status 7: no such host"),
+        ("/no/such/program {address}", "--tor-command: "),
+    ],
+)
+def test_a_canary_gives_its_address_back_however_it_ends(
+    empty: Cluster, command: str, problem: str
+) -> None:
+    pair(empty)
+    said = empty.refusal("canary", "n3", "--timeout", "1", "--tor-command", command)
+    assert problem in said
+    ipam = IPAMClient(empty.store, "n3", now=lambda: datetime.now(UTC))
+    assert ipam.by_handle("tortie-bgp-canary.n3") == ()
+    for name in ("n2", "n3"):
+        value = empty.store.get(ResourceKey(Kind.NODE, name)).value
+        assert isinstance(value, Node)
+        assert value.metadata.annotations == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--address", "fd00::1"), "--address: fd00::1 is not IPv4"),
+        (("--address", "x"), "--address: 'x' does not appear to be"),
+        (("--against", "n3"), "want another node than n3"),
+        (("--against", "n9"), "Node n9: no such node; there are n2, n3"),
+        (("--ipv6",), "there is no other node than n3 with an IPv6 address"),
+    ],
+)
+def test_a_canary_that_cannot_be(empty: Cluster, words: tuple[str, ...], problem: str) -> None:
+    pair(empty)
+    assert problem in empty.refusal("canary", "n3", "--tor-command", "echo {address}", *words)
+
+
+def test_an_address_that_somebody_has_is_no_canary(empty: Cluster) -> None:
+    pair(empty)
+    ipam = IPAMClient(empty.store, "n3", now=lambda: datetime.now(UTC))
+    (held,) = ipam.assign("somebody", {"node": "n3"}, AddressRequest())
+    words = ("canary", "n3", "--address", str(held.address), "--tor-command", "echo {address}")
+    assert f"--address: {held.address} is in use" in empty.refusal(*words)
