@@ -22,6 +22,7 @@ from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
 from felix_shim.cluster import ENDPOINTS, FELIX, NODES
 from felix_shim.drivers.routetable import Outcome
 from felix_shim.events import (
+    BgpTold,
     Done,
     Event,
     InSync,
@@ -156,7 +157,7 @@ class Reconciler:
                 break
         return busy
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:  # noqa: PLR0912  # a case for each kind of event
         """Take one event in."""
         world = self._world
         match event:
@@ -184,6 +185,8 @@ class Reconciler:
                 world.survey(event)
             case RaisesSeen():
                 world.raises_seen(event)
+            case BgpTold():
+                self._chores.told_of_bgp(event)
             case Done():
                 self._done(event)
 

@@ -10,7 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from felix_shim import facts
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS, Cluster
+from felix_shim.cluster import (
+    BGP,
+    ENDPOINTS,
+    FELIX,
+    FILTERS,
+    NODES,
+    PEERS,
+    POLICY_SCOPES,
+    POOLS,
+    Cluster,
+)
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import (
@@ -148,7 +158,7 @@ class World:
         self.due.chores.add(POLICY)
 
     def _makes_policy(self, scope: Scope) -> bool:
-        return scope not in (NODES, POOLS, PEERS, BGP, Affinities(self.node))
+        return scope not in (NODES, POOLS, PEERS, FILTERS, BGP, Affinities(self.node))
 
     def _to_desk(self, event: Stored | Unstored | Listed) -> None:
         """Endpoints of other nodes concern the rules too, of which they are members only."""
@@ -216,7 +226,7 @@ class World:
             self.due.chores |= {NODE, BIRD, FLOWS, POLICY}
         elif scope == POOLS:
             self.due.chores |= {BIRD, POLICY}
-        elif scope in (PEERS, BGP, Affinities(self.node)):
+        elif scope in (PEERS, FILTERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
         elif scope != ENDPOINTS:
             self.policy_changed()

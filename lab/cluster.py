@@ -20,7 +20,7 @@ import yaml
 from cni_plugin.conflist import conflist
 from cni_plugin.install import install
 from cni_plugin.program import program
-from felix_shim.bgp import Peer
+from felix_shim.bgp_model import Peer
 from lab import names, seed
 from lab.certificates import certify, make_authority
 from lab.datastore import SQLITE, settings, with_store

@@ -29,6 +29,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
 COMMANDS = {
     "apply": Entry("tortiectl.commands.write:apply", "Store policies, new or instead of others."),
+    "bgp": Entry("tortiectl.commands.bgp:bgp", "Prepare and prove the routers of the nodes."),
     "cpu-models": Entry(
         "tortiectl.commands.cpu_models:cpu_models", "Show CPU models that nodes have in common."
     ),

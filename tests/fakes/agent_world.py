@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_address, ip_network
 from typing import Any
 
-from felix_shim.bgp import BirdInput
+from felix_shim.bgp_model import BirdInput
 from felix_shim.chores import Identity
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, FILTERS, NODES, PEERS, POLICY_SCOPES, POOLS
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
@@ -243,6 +244,9 @@ class Bench:
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
         self.told_closed: list[tuple[EndpointId, str]] = []
+        self.services_wanted: list[bool] = []
+        self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
+        self.time_of_day = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
         self.disk_broken = False
@@ -265,6 +269,8 @@ class Bench:
             warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
             closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
+            want_passwords=self.passwords_wanted.append,
+            want_services=lambda: self.services_wanted.append(True),
         )
         identity = Identity(
             NODE,
@@ -273,6 +279,8 @@ class Bench:
             ("up0",),
             kernel_raises=kernel_raises,
             policy_kinds=policy_kinds,
+            secret_namespace="kube-system" if kube else "",
+            wall=lambda: self.time_of_day,
         )
         clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
         self.reconciler = Reconciler(
@@ -377,6 +385,7 @@ class Bench:
             POOLS: (),
             NODES: (),
             PEERS: (),
+            FILTERS: (),
             BGP: (),
             Affinities(NODE): (),
             **dict.fromkeys(POLICY_SCOPES, ()),
