@@ -29,7 +29,9 @@ from lab.qemu_process import clear, end_within, launch, running
 from lab.qemu_settle import settle
 
 NICE = "-10"
-"""A guest that waits for the lab's processor would look like a network that lost it."""
+"""A guest that waits for the lab's processor would look like a network that lost it. More would be
+too much: with SCHED_FIFO its threads keep the agent from the route, or each other from the guest.
+"""
 MEMORY_MIB, WITNESS_MIB, BEAT_S = 96, 1, 0.5
 BOOT_DEADLINE_S = 180.0
 MOVE_DEADLINE_S = 300.0
