@@ -27,7 +27,7 @@ from lab.cutover import SETTLE_MS, Report, sleep_until
 from lab.guest_store import Outcome
 from lab.qemu_control import Control, Progress, Status, Transfer
 from lab.qemu_process import attach, end
-from lab.qemu_settle import HELD, LOOK_S, go_on, hold, settle
+from lab.qemu_settle import HELD, LOOK_S, begin, go_on, hold, settle
 from lab.tools import LabError
 
 Tell = Callable[[dict[str, object]], None]
@@ -93,6 +93,7 @@ class Mover:
         """Everything until the guest runs at the target. Raises `LabError`."""
         slow = self._hold == Status.ACTIVE
         transfer = Transfer(0, SLOW if slow else 0)
+        begin(self._target.directory)
         self._target.listen(self._target.directory / STREAM, transfer)
         if not slow:
             hold(self._source)
