@@ -35,8 +35,8 @@ PRIORITY = 18
 """Beneath the guest's own and the measuring processes': it only asks and waits."""
 STREAM = "memory"
 """The socket in the target's directory at which it takes the guest's memory."""
-FIGURES_LOOKS = 100
-"""How often `query-migrate` is asked for its figures, which are 0 for a moment at the end."""
+FIGURES_S = 30.0
+"""How long `query-migrate` is asked for its figures, which are 0 for a moment at the end."""
 SLOW = 256 << 10
 """Bytes a second of a move that is held while it sends: it would take minutes."""
 
@@ -128,7 +128,8 @@ class Mover:
         stopped = _moment(self._source, "STOP", offset) or resumed
         report = Report(min(stopped, resumed), resumed)
         with suppress(LabError):
-            for _ in range(FIGURES_LOOKS):
+            until = time.monotonic() + FIGURES_S
+            while time.monotonic() < until:
                 said = self._source.qmp.do("query-migrate")
                 if said.get("total-time"):
                     figures = said["downtime"], said["total-time"]
