@@ -45,7 +45,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How many migrations of each sort."""
+    """How many migrations of each sort; silence is apart, because connections would break it."""
 
     packet: int
     silent: int
@@ -53,8 +53,8 @@ class Numbers:
     qemu: int
 
     def plan(self) -> tuple[Sort, ...]:
-        """The packet guest's, in turns: what the machine does meanwhile happens to all sorts."""
-        left = {Sort.PACKET: self.packet, Sort.SILENT: self.silent, Sort.KILLED: self.killed}
+        """The packet guest's that is connected, in turns: what the machine does happens to all."""
+        left = {Sort.PACKET: self.packet, Sort.KILLED: self.killed}
         steps = [
             ((number + 0.5) / count, sort)
             for sort, count in left.items()
@@ -94,6 +94,7 @@ def run_bench(state: StateDir, out: Path, numbers: Numbers, seed: int, tell: Tel
             topology = bring_up(state, NODES, CONVERGENCE, tell)
             stage = Stage(state, topology, _clients(topology), random.Random(seed), tell)
             found += _migrations(stage, "bench-vm", PACKET, numbers.plan())
+            found += _migrations(stage, "bench-silent", PACKET, (Sort.SILENT,) * numbers.silent)
             found += _migrations(stage, "bench-qemu", QEMU, (Sort.QEMU,) * numbers.qemu)
         finally:
             with uninterrupted():
@@ -113,12 +114,13 @@ def _clients(topology: Topology) -> dict[str, str]:
 
 
 def _migrations(stage: Stage, vm: str, guest: str, plan: Sequence[Sort]) -> Iterator[Figures]:
-    """A VM's migrations, to and fro."""
+    """A VM's migrations, to and fro; with one that makes no sign nobody is connected."""
     if not plan:
         return
     control.create_vm(vm, stage.pair[0], guest)
     address = guest_ip(control.await_vm(vm))
-    with _connections(stage, address) as streams:
+    silent = Sort.SILENT in plan
+    with _connections(stage, address, kept=not silent) as streams:
         for number, sort in enumerate(plan):
             here = control.get(LabVMI, vm).status.node_name
             there = next(node for node in stage.pair if node != here)
@@ -133,8 +135,8 @@ def _migrations(stage: Stage, vm: str, guest: str, plan: Sequence[Sort]) -> Iter
 
 
 @contextmanager
-def _connections(stage: Stage, address: str) -> Iterator[dict[str, Child]]:
-    """One from outside, and one from a pod on each node, by node."""
+def _connections(stage: Stage, address: str, *, kept: bool) -> Iterator[dict[str, Child]]:
+    """One from outside, and one from a pod on each node, by node, if there are to be any."""
     places = {EXT: names.netns(names.EXT), **stage.pods}
     with ExitStack() as stack:
         for netns in places.values():
@@ -142,6 +144,7 @@ def _connections(stage: Stage, address: str) -> Iterator[dict[str, Child]]:
         yield {
             place: stack.enter_context(start_stream(stage.state, address, netns))
             for place, netns in places.items()
+            if kept
         }
 
 
@@ -153,18 +156,19 @@ def _one(stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, Chi
             stage.topology,
             wish,
             client_netns=stage.pods[stage.third],
-            stream=streams[EXT],
+            stream=streams.get(EXT),
             convergence_s=seconds(CONVERGENCE),
             tell=lambda _: None,
             others={SOURCE: stage.pods[here]},
         )
     if observed.phase != "Succeeded":
         raise LabError(f"the migration to {wish.target}: {observed.phase}")
+    asked = {THIRD: streams.get(stage.third), SOURCE: streams.get(here)}
     survived = {
-        EXT: observed.stream.survived,
-        THIRD: StreamReport(**streams[stage.third].ask()).survived,
-        SOURCE: StreamReport(**streams[here].ask()).survived,
+        place: StreamReport(**stream.ask()).survived for place, stream in asked.items() if stream
     }
+    if streams:
+        survived[EXT] = observed.stream.survived
     return figures_of(sort, observed, survived, killed())
 
 

@@ -54,6 +54,7 @@ def command_line(
         network=machine.network,
     )
     command = [BINARY, "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg"]
+    command += ["-no-reboot"]  # a guest that panics ends, and says why on its serial line
     command += ["-machine", "q35", "-cpu", "max", "-m", str(machine.memory_mib)]
     command += ["-qmp", f"unix:{qmp},server=on,wait=off"]
     command += ["-serial", f"file:{directory / 'serial'}"]

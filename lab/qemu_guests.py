@@ -28,8 +28,6 @@ from lab.qemu_move import Order
 from lab.qemu_process import clear, end_within, launch, running
 from lab.qemu_settle import settle
 
-NICE = "-10"
-"""A guest that waits for the lab's processor would look like a network that lost it."""
 MEMORY_MIB, WITNESS_MIB, BEAT_S = 96, 1, 0.5
 BOOT_DEADLINE_S = 180.0
 MOVE_DEADLINE_S = 300.0
@@ -70,7 +68,7 @@ class QemuGuests:
         machine = Machine(MEMORY_MIB, WITNESS_MIB, BEAT_S, network)
         where = self.directory(guest, meta.uid)
         end_within(netns)
-        within = [*in_netns(netns, ()), "nice", "-n", NICE]
+        within = in_netns(netns, ())
         launch(self._site.ledger, f"qemu {meta.name}", where, machine, within, incoming=incoming)
 
     def mover(self, guest: Guest, move: Move, report: Path) -> list[str]:

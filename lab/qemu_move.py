@@ -27,7 +27,7 @@ from lab.cutover import SETTLE_MS, Report, sleep_until
 from lab.guest_store import Outcome
 from lab.qemu_control import Control, Progress, Status, Transfer
 from lab.qemu_process import attach, end
-from lab.qemu_settle import HELD, LOOK_S, go_on, hold, settle
+from lab.qemu_settle import HELD, LOOK_S, begin, go_on, hold, settle
 from lab.tools import LabError
 
 Tell = Callable[[dict[str, object]], None]
@@ -35,8 +35,8 @@ PRIORITY = 18
 """Beneath the guest's own and the measuring processes': it only asks and waits."""
 STREAM = "memory"
 """The socket in the target's directory at which it takes the guest's memory."""
-FIGURES_LOOKS = 100
-"""How often `query-migrate` is asked for its figures, which are 0 for a moment at the end."""
+FIGURES_S = 30.0
+"""How long `query-migrate` is asked for its figures, which are 0 for a moment at the end."""
 SLOW = 256 << 10
 """Bytes a second of a move that is held while it sends: it would take minutes."""
 
@@ -93,6 +93,7 @@ class Mover:
         """Everything until the guest runs at the target. Raises `LabError`."""
         slow = self._hold == Status.ACTIVE
         transfer = Transfer(0, SLOW if slow else 0)
+        begin(self._target.directory)
         self._target.listen(self._target.directory / STREAM, transfer)
         if not slow:
             hold(self._source)
@@ -127,7 +128,8 @@ class Mover:
         stopped = _moment(self._source, "STOP", offset) or resumed
         report = Report(min(stopped, resumed), resumed)
         with suppress(LabError):
-            for _ in range(FIGURES_LOOKS):
+            until = time.monotonic() + FIGURES_S
+            while time.monotonic() < until:
                 said = self._source.qmp.do("query-migrate")
                 if said.get("total-time"):
                     figures = said["downtime"], said["total-time"]

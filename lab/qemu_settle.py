@@ -21,6 +21,8 @@ from lab.qmp import DEADLINE_S
 from lab.tools import LabError
 
 LOOK_S = 0.002
+BEGUN = "begun"
+"""The file in a target's directory that says that a mover has touched either QEMU."""
 HELD = "held"
 """The file in a source's directory that says that its guest was paused to be moved, and by us."""
 _SENDING = (Status.SETUP, Status.ACTIVE, Status.PRE_SWITCHOVER, Status.DEVICE)
@@ -55,8 +57,14 @@ class Step(StrEnum):
     GIVE_UP = "nobody has the guest"
 
 
-def next_step(source: Seen | None, target: Seen | None) -> Step:
-    """From what both say; None is a QEMU that has ended."""
+def next_step(source: Seen | None, target: Seen | None, *, begun: bool = True) -> Step:
+    """From what both say; None is a QEMU that has ended.
+
+    Whether the move has `begun` neither can tell: a target that listens says `none` still, and a
+    source what became of its last migration.
+    """
+    if not begun and source is not None and target is not None:
+        return Step.NOTHING
     arrived = target is not None and (target.running or target.status is Status.COMPLETED)
     if arrived and (source is None or source.sent):
         return Step.TAKE
@@ -65,11 +73,8 @@ def next_step(source: Seen | None, target: Seen | None) -> Step:
         return Step.GIVE_UP if lost else Step.LOOK
     if source.status in _SENDING:
         return Step.CANCEL
-    if source.status is Status.CANCELLING:
-        return Step.LOOK
-    if source.sent and not _failed(target):
-        return Step.LOOK
-    return Step.NOTHING if target is not None and target.status is Status.NONE else Step.STAY
+    undecided = source.status is Status.CANCELLING or (source.sent and not _failed(target))
+    return Step.LOOK if undecided else Step.STAY
 
 
 def _failed(target: Seen | None) -> bool:
@@ -90,6 +95,11 @@ def settle(source: Path, target: Path, deadline: float = DEADLINE_S) -> Outcome:
     return outcome
 
 
+def begin(target: Path) -> None:
+    """Before anything else: from now on somebody has to settle."""
+    (target / BEGUN).touch()
+
+
 def hold(source: Control) -> None:
     """Pause a guest that runs, so that whoever settles knows that it is to go on."""
     if source.running:
@@ -108,7 +118,9 @@ def _look_and_act(source: Path, target: Path) -> Outcome | None:
     with ExitStack() as stack:
         here, there = _attached(source, stack), _attached(target, stack)
         try:
-            return _act(next_step(_seen(here), _seen(there)), here, there, source)
+            begun = (target / BEGUN).exists()
+            step = next_step(_seen(here), _seen(there), begun=begun)
+            return _act(step, here, there, source)
         except LabError:
             present = [one for one in (here, there) if one is not None]
             if all(running(one.directory) for one in present):

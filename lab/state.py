@@ -83,7 +83,12 @@ class StateDir:
     @property
     def ledger(self) -> Ledger:
         """The processes started."""
-        return Ledger(self.root / "processes")
+        return Ledger(self.ledger_file)
+
+    @property
+    def ledger_file(self) -> Path:
+        """Where they are written down."""
+        return self.root / "processes"
 
     @property
     def pins(self) -> Path:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from lab.guest_store import Outcome
-from lab.qemu_control import Status
+from lab.qemu_control import Status, Transfer
 from lab.qemu_process import running
-from lab.qemu_settle import settle
+from lab.qemu_settle import begin, hold, settle
 from tests.fakes.migration_proxies import until
 from tests.fakes.qemu_moves import Ends, Mover, seed, talk
 
@@ -98,6 +98,18 @@ def test_a_mover_that_is_killed_is_settled_by_who_started_it(
         again = begun(ends, stack)
         assert again.heard()["plugged_ns"]
     ends.goes_on(ends.source if outcome is Outcome.LOST else ends.target)
+
+
+def test_a_mover_killed_between_the_pause_and_the_sending(ends: Ends) -> None:
+    """The target listens and would go on doing so: it goes, and the guest goes on."""
+    there, here = talk(ends.target), talk(ends.source)
+    begin(ends.target)
+    there.listen(ends.target / "memory", Transfer())
+    hold(here)
+    there.close()
+    here.close()
+    assert settle(ends.source, ends.target) is Outcome.LOST
+    ends.goes_on(ends.source)
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -23,8 +23,8 @@ ARRIVED = Seen(Status.COMPLETED, "paused")
 @pytest.mark.parametrize(
     ("source", "target", "step"),
     [
-        (RUNS, WAITING, Step.NOTHING),
-        (CAME, WAITING, Step.NOTHING),
+        (RUNS, WAITING, Step.STAY),  # it listens, for all that it says
+        (CAME, WAITING, Step.STAY),
         (RUNS, None, Step.STAY),
         (CAME, None, Step.STAY),
         (Seen(Status.COMPLETED, "paused"), Seen(Status.SETUP, "inmigrate"), Step.STAY),
@@ -53,6 +53,13 @@ def test_what_is_next(source: Seen | None, target: Seen | None, step: Step) -> N
     assert next_step(source, target) is step
 
 
+@pytest.mark.parametrize("source", [RUNS, CAME, Seen(Status.FAILED, "running")])
+def test_what_has_not_begun_can_still_be_done(source: Seen) -> None:
+    assert next_step(source, WAITING, begun=False) is Step.NOTHING
+    assert next_step(None, WAITING, begun=False) is Step.GIVE_UP
+    assert next_step(source, None, begun=False) is Step.STAY
+
+
 def test_never_in_two_places() -> None:
     """The target takes only what was sent to its end, by one that can no longer run."""
     for source, target in product(EVERY, EVERY):
@@ -60,7 +67,8 @@ def test_never_in_two_places() -> None:
         if step is Step.TAKE:
             assert target is not None and (target.running or target.status is Status.COMPLETED)
             assert source is None or source.sent
-        if step in (Step.STAY, Step.NOTHING):
+        assert step is not Step.NOTHING
+        if step is Step.STAY:
             assert source is not None and not (
                 target is not None and source.sent and target.running
             )
