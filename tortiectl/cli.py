@@ -28,17 +28,20 @@ LINE_END = "\n"
 LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
 COMMANDS = {
-    "apply": Entry("tortiectl.commands.write:apply", "Store policies, new or instead of others."),
-    "create": Entry("tortiectl.commands.write:create", "Store new policies."),
+    "apply": Entry("tortiectl.commands.write:apply", "Store resources, new or instead of others."),
+    "create": Entry("tortiectl.commands.write:create", "Store new resources."),
+    "delete": Entry("tortiectl.commands.delete:delete", "Remove resources."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
+    "label": Entry("tortiectl.commands.label:label", "Set or remove labels of a resource."),
     "migration-proxy": Entry(
         "tortiectl.commands.migration_proxy:migration_proxy",
         "Look into this node's migration proxy.",
     ),
     "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
-    "replace": Entry("tortiectl.commands.write:replace", "Store policies instead of others."),
-    "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with policies."),
+    "patch": Entry("tortiectl.commands.patch:patch", "Change fields of a resource."),
+    "replace": Entry("tortiectl.commands.write:replace", "Store resources instead of others."),
+    "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with resources."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
 }
 
