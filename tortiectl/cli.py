@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from libtortie import __version__
 from libtortie.errors import TortieError
 from libtortie.wording import is_text, visible
 from tortiectl.lazy import Entry, LazyGroup
@@ -24,11 +25,16 @@ FAILED = 1
 INTERRUPTED = 130
 
 LINE_END = "\n"
+REQUEST_TIMEOUT = 5.0
+"""Seconds."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
 COMMANDS = {
     "apply": Entry("tortiectl.commands.write:apply", "Store resources, new or instead of others."),
+    "completion": Entry(
+        "tortiectl.commands.completion:completion", "Print what completes commands in a shell."
+    ),
     "create": Entry("tortiectl.commands.write:create", "Store new resources."),
     "delete": Entry("tortiectl.commands.delete:delete", "Remove resources."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
@@ -52,6 +58,7 @@ class Globals:
 
     context: str = ""
     log_level: str = "warning"
+    request_timeout: float = REQUEST_TIMEOUT
 
 
 class Tortiectl(LazyGroup):
@@ -148,8 +155,29 @@ def _complain(error: click.ClickException) -> None:
     show_default=True,
     help="What libraries may say on standard error.",
 )
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(0.1, 3600),
+    default=REQUEST_TIMEOUT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long datastore and API may be silent, in all.",
+)
+@click.option(
+    "--allow-version-mismatch",
+    is_flag=True,
+    help="For calicoctl's users: versions are never compared.",
+)
+@click.version_option(__version__, "--version", message="tortiectl v%(version)s")
 @click.pass_context
-def main(ctx: click.Context, context: str, log_level: str) -> None:
+def main(
+    ctx: click.Context,
+    *,
+    context: str,
+    log_level: str,
+    request_timeout: float,
+    allow_version_mismatch: bool,
+) -> None:
     """Show and change what the cluster's network is told.
 
     Where the datastore is: the file given with -c, else /etc/tortie/tortiectl.cfg, else the
@@ -158,7 +186,7 @@ def main(ctx: click.Context, context: str, log_level: str) -> None:
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    ctx.obj = Globals(context, log_level)
+    ctx.obj = Globals(context, log_level, request_timeout)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ def connect(ctx: click.Context, config: str) -> Connection:
     level = {"panic": "CRITICAL", "fatal": "CRITICAL"}.get(options.log_level, options.log_level)
     logging.basicConfig(level=level.upper(), format="%(levelname)s: %(message)s")
     around = Surroundings(os.environ)
-    connection = Connection(client_config(config, options.context, around))
+    seconds = options.request_timeout
+    found = client_config(config, options.context, around)
+    connection = Connection(found, api_seconds=seconds, patience=seconds)
     ctx.call_on_close(connection.close)
     return connection

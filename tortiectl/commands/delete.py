@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from libtortie.model.keys import ResourceKey
+from tortiectl.commands.completion import complete_kind, complete_name
 from tortiectl.commands.get import namespace_of
 from tortiectl.commands.write import require_supported, resources_in, tell
 from tortiectl.connection import connect
@@ -21,8 +22,10 @@ from tortiectl.removing import remove_all
         "tortiectl delete -f manifests/ --skip-not-exists",
     )
 )
-@click.argument("kind", required=False, default="")
-@click.argument("names", nargs=-1, metavar="[NAME]...", callback=not_empty)
+@click.argument("kind", required=False, default="", shell_complete=complete_kind)
+@click.argument(
+    "names", nargs=-1, metavar="[NAME]...", callback=not_empty, shell_complete=complete_name
+)
 @file_options
 @click.option(
     "-s", "--skip-not-exists", "--skip-absent", is_flag=True, help="What is not there is no error."

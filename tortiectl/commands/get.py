@@ -16,6 +16,7 @@ from libtortie.errors import InvalidInput, Malformed, NotFound
 from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.written import DEFAULT_NAMESPACE
 from libtortie.wording import meant, visible
+from tortiectl.commands.completion import complete_kind, complete_name
 from tortiectl.connection import connect
 from tortiectl.kinds import names_of, parse_kind
 from tortiectl.manifests import Sources, documents, kind_of
@@ -50,8 +51,10 @@ def _kinds_help() -> str:
     + "\n\n"
     + _kinds_help()
 )
-@click.argument("kind", required=False, default="")
-@click.argument("names", nargs=-1, metavar="[NAME]...", callback=not_empty)
+@click.argument("kind", required=False, default="", shell_complete=complete_kind)
+@click.argument(
+    "names", nargs=-1, metavar="[NAME]...", callback=not_empty, shell_complete=complete_name
+)
 @file_options
 @config_option
 @click.option(

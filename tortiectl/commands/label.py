@@ -10,6 +10,7 @@ from libtortie.errors import InvalidInput
 from libtortie.model.keys import ResourceKey
 from libtortie.model.spec_nodes import key_problem, value_problem
 from libtortie.wording import visible
+from tortiectl.commands.completion import complete_kind, complete_name
 from tortiectl.commands.get import namespace_of
 from tortiectl.commands.write import require_supported
 from tortiectl.connection import connect
@@ -25,8 +26,8 @@ from tortiectl.options import config_option, examples, namespace_option, not_emp
         "tortiectl label node n1 rack --remove",
     )
 )
-@click.argument("kind")
-@click.argument("name", callback=not_empty)
+@click.argument("kind", shell_complete=complete_kind)
+@click.argument("name", callback=not_empty, shell_complete=complete_name)
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE...", callback=not_empty)
 @click.option("--overwrite", is_flag=True, help="Also where the key has another value.")
 @click.option("--remove", is_flag=True, help="Take labels away; give their keys.")

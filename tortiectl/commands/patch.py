@@ -11,6 +11,7 @@ import click
 from libtortie.access import parse_yaml, text_of
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import ResourceKey
+from tortiectl.commands.completion import complete_kind, complete_name
 from tortiectl.commands.get import namespace_of
 from tortiectl.commands.write import require_supported
 from tortiectl.connection import connect
@@ -29,8 +30,8 @@ TYPES = ("strategic", "merge", "json")
         'tortiectl patch bgpfilter f -t json -p \'[{"op": "remove", "path": "/spec/exportV4/0"}]\'',
     )
 )
-@click.argument("kind")
-@click.argument("name", callback=not_empty)
+@click.argument("kind", shell_complete=complete_kind)
+@click.argument("name", callback=not_empty, shell_complete=complete_name)
 @click.option("-p", "--patch", "text", default="", callback=not_empty, help="JSON or YAML.")
 @click.option(
     "--patch-file", default="", metavar="FILE", callback=not_empty, help="A file that holds it."
