@@ -36,6 +36,8 @@ COMMANDS = {
         "tortiectl.commands.completion:completion", "Print what completes commands in a shell."
     ),
     "create": Entry("tortiectl.commands.write:create", "Store new resources."),
+    "cluster": Entry("tortiectl.commands.diags:cluster", "Collect what support asks for."),
+    "datastore": Entry("tortiectl.commands.datastore:datastore", "Lock and carry a datastore."),
     "delete": Entry("tortiectl.commands.delete:delete", "Remove resources."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
@@ -44,7 +46,7 @@ COMMANDS = {
         "tortiectl.commands.migration_proxy:migration_proxy",
         "Look into this node's migration proxy.",
     ),
-    "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
+    "node": Entry("tortiectl.commands.node:node", "Look into this node; install the CNI plugin."),
     "patch": Entry("tortiectl.commands.patch:patch", "Change fields of a resource."),
     "replace": Entry("tortiectl.commands.write:replace", "Store resources instead of others."),
     "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with resources."),

@@ -53,7 +53,7 @@ def show(
         raise click.UsageError(
             "give one of --ip, --show-blocks, --show-borrowed, --show-configuration", ctx
         )
-    address = _address(ip) if ip else None
+    address = parse_address(ip) if ip else None
     at = connect(ctx, config)
     complaints: tuple[str, ...] = ()
     if address is not None:
@@ -73,7 +73,7 @@ def show(
         ctx.exit(1)
 
 
-def _address(text: str) -> IPAddress:
+def parse_address(text: str) -> IPAddress:
     try:
         return ip_address(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`tortiectl node`: put the CNI plugin on this node, take it away."""
+"""`tortiectl node`: the group; put the CNI plugin on this node, take it away."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from libtortie.access import Access
 
 COMMANDS = {
+    "checksystem": Entry(
+        "tortiectl.commands.node_status:checksystem", "Check this node's kernel and programs."
+    ),
+    "diags": Entry("tortiectl.commands.diags:node_diags", "Collect diagnostics of this node."),
     "install": Entry("tortiectl.commands.node:install", "Install the CNI plugin."),
+    "status": Entry("tortiectl.commands.node_status:status", "Show agent and BGP sessions."),
     "uninstall": Entry("tortiectl.commands.node:uninstall", "Remove the CNI plugin."),
 }
 NODE_FILE = "/etc/tortie/node.yaml"
@@ -59,7 +64,7 @@ _config = click.option(
 
 @click.group(cls=LazyGroup, entries=COMMANDS, name="node")
 def node() -> None:
-    """Install the CNI plugin on this node, or remove it."""
+    """Look into this node, install the CNI plugin or remove it."""
 
 
 @click.command()
