@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients
 
-.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy soak soak-ipam clean
+.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-cli soak soak-ipam clean
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST   := build/guest/vmlinuz
@@ -82,7 +82,7 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy
+bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-cli
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
@@ -95,6 +95,9 @@ bench-proxy: setup
 
 bench-gc: setup
 	$(PY) -m tests.bench.gc --out bench/gc.json
+
+bench-cli: setup
+	$(PY) -m tests.bench.cli --out bench/cli.json
 
 bench-cutover: setup
 	$(VENV)/bin/lab bench --out bench/cutover.json

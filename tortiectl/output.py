@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any
 
 import yaml
@@ -76,7 +77,7 @@ def parse_form(text: str) -> Form:
 def wire_of(record: Record) -> Wire:
     """A resource's JSON form with the revision an update has to name."""
     assert isinstance(record.value, Resource)
-    wire: Wire = gojson.loads(gojson.dumps(record.value.to_wire()))
+    wire: Wire = gojson.integral(record.value.to_wire())
     wire["metadata"]["resourceVersion"] = record.revision
     return wire
 
@@ -123,7 +124,7 @@ def _json_list(kind: str, wires: Iterable[Wire]) -> Iterator[str]:
             yield held + ","
         else:
             yield '  "items": ['
-        held = "    " + readable_json(wire, sort_keys=True).replace("\n", "\n    ")
+        held = "    " + readable_json(wire, sort_keys=True, margin="    ")
     yield f"{held}\n  ]," if held else '  "items": [],'
     yield f'  "kind": "{kind}"' + "\n}"
 
@@ -171,14 +172,42 @@ def _custom(kind: Kind, text: str) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def readable_json(body: Any, *, sort_keys: bool = False) -> str:
-    """Indented JSON; letters stay letters, what a terminal would obey is escaped."""
-    text = json.dumps(body, indent=2, sort_keys=sort_keys, ensure_ascii=False)
+def readable_json(body: Any, *, sort_keys: bool = False, margin: str = "") -> str:
+    """Indented JSON; letters stay letters, what a terminal would obey is escaped.
+
+    As `json.dumps(indent=2, ensure_ascii=False)`, whose own indenting takes three times as long.
+    `margin` stands before every line but the first.
+    """
+    pieces: list[str] = []
+    _indent(body, "\n" + margin, sort_keys, pieces)
+    text = "".join(pieces)
     if text.replace("\n", "").isprintable():
         return text
     return "".join(
         one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
     )
+
+
+def _indent(value: Any, line: str, sort_keys: bool, pieces: list[str]) -> None:
+    """A value's text; `line` ends a line and begins the next where the value stands."""
+    if isinstance(value, str):
+        pieces.append(encode_basestring(value))
+    elif isinstance(value, dict) and value:
+        inner, lead = line + "  ", "{"
+        for key in sorted(value) if sort_keys else value:
+            pieces.append(f"{lead}{inner}{encode_basestring(str(key))}: ")
+            _indent(value[key], inner, sort_keys, pieces)
+            lead = ","
+        pieces.append(line + "}")
+    elif isinstance(value, list | tuple) and value:
+        inner, lead = line + "  ", "["
+        for item in value:
+            pieces.append(lead + inner)
+            _indent(item, inner, sort_keys, pieces)
+            lead = ","
+        pieces.append(line + "]")
+    else:
+        pieces.append(json.dumps(value))
 
 
 def document(body: Any, form: str) -> str:

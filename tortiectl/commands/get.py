@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from tortiectl.output import (
     wire_of,
 )
 
+WRITE = 1 << 16
+"""Characters."""
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -153,8 +155,8 @@ def _show(question: Question, wires: Iterator[dict[str, Any]], form: Form) -> No
     """Write what was found; one resource that is not there leaves nothing to write."""
     asked = question.asked
     if form.streams and not question.names:
-        for piece in streamed(asked, wires, form):
-            click.echo(piece)
+        for text in gathered(streamed(asked, wires, form)):
+            click.echo(text)
         return
     found = list(wires)
     if question.names and not found:
@@ -162,6 +164,20 @@ def _show(question: Question, wires: Iterator[dict[str, Any]], form: Form) -> No
     text = render(asked, found, form)
     if text or form.name in ("json", "yaml"):
         click.echo(text)
+
+
+def gathered(pieces: Iterable[str]) -> Iterator[str]:
+    """Pieces, a line end between them, in texts of some size: each text is one write."""
+    held: list[str] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size > WRITE:
+            yield "\n".join(held)
+            held, size = [], 0
+    if held:
+        yield "\n".join(held)
 
 
 def records(store: Datastore, question: Question, complaints: list[str]) -> Iterator[Record]:
