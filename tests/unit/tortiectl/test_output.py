@@ -24,7 +24,7 @@ def test_readable_json_is_pythons(body: Any, sort_keys: bool) -> None:
     wanted = json.dumps(body, indent=2, sort_keys=sort_keys, ensure_ascii=False)
     said = readable_json(body, sort_keys=sort_keys)
     assert json.loads(said) == json.loads(wanted)
-    if said.replace("\n", "").isprintable():
+    if wanted.replace("\n", "").isprintable():
         assert said == wanted
         margin = readable_json(body, sort_keys=sort_keys, margin="  ")
         assert margin == wanted.replace("\n", "\n  ")
