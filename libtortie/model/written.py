@@ -127,6 +127,8 @@ def checked(
         problems += _named(kind, str(meta.get("name", "")), spec)
     _check_name(kind, meta, problems)
     whole = {"kind": kind.value, "apiVersion": API_VERSION, "metadata": meta, "spec": spec}
+    if kind is Kind.KUBE_CONTROLLERS_CONFIGURATION:
+        whole["status"] = {}
     if isinstance(body.get("status"), Mapping):
         whole["status"] = dict(body["status"])
     try:

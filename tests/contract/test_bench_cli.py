@@ -29,7 +29,7 @@ def test_each_command_has_its_rows_and_nothing_is_left(tmp_path: Path) -> None:
         ("tortiectl --help", 150),
         ("tortiectl version --client", 150),
         ("tortiectl get wep -A -o json", 20),
-        ("memory", 160),
+        ("memory", 256),
         ("tortiectl ipam show", 10),
         ("memory", 1024),
         ("tortiectl ipam check", 60),
