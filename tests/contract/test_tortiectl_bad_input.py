@@ -171,9 +171,40 @@ def test_names_are_not_completed_where_nobody_answers() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["get", "create", "apply", "replace", "delete", "patch", "label", "validate", "completion"],
+    [
+        *("get", "create", "apply", "replace", "delete", "patch", "label", "validate"),
+        *(f"ipam {one}" for one in ("show", "check", "configure", "release", "split")),
+        *(f"node {one}" for one in ("status", "checksystem", "diags", "install", "uninstall")),
+        *(f"datastore migrate {one}" for one in ("lock", "export", "import", "unlock")),
+        *("completion", "cluster diags", "version"),
+    ],
 )
 def test_help_has_examples(command: str) -> None:
-    said = CliRunner().invoke(main, [command, "--help"]).stdout
+    said = CliRunner().invoke(main, [*command.split(), "--help"]).stdout
     assert "Examples:\n  " in said
-    assert f"tortiectl {command} " in said
+    assert f"tortiectl {command}" in said
+
+
+def test_versions_that_change_are_told(ctl: CtlOn, monkeypatch: pytest.MonkeyPatch) -> None:
+    from libtortie.model.resources import parse_resource
+
+    bodies = [
+        thing(Kind.CLUSTER_INFORMATION, "default", calicoVersion=version)
+        for version in ("v1", "v1", "v2")
+    ]
+    first, *later = [parse_resource(Kind.CLUSTER_INFORMATION, body) for body in bodies]
+    ctl.store.create(first.key, first)
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if not later:
+            raise KeyboardInterrupt
+        ctl.store.update(first.key, later.pop(0), ctl.store.get(first.key).revision)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    said = ctl.run("version", "--poll", "90s", status=130).stdout
+    assert said.count("Cluster Version:   v1") == 1
+    assert said.count("Cluster Version:   v2") == 1
+    assert waited == [90.0] * 3
+    assert "--poll: " in ctl.run("version", "--poll", "soon", status=1).stderr

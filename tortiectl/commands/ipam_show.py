@@ -19,11 +19,17 @@ from libtortie.model.keys import Blocks
 from libtortie.wording import visible
 from tortiectl import ipam_report as report
 from tortiectl.connection import Connection, connect
-from tortiectl.options import config_option, not_empty
+from tortiectl.options import config_option, examples, not_empty
 from tortiectl.text_tables import boxed
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tortiectl ipam show --show-blocks",
+        "tortiectl ipam show --ip 10.65.0.9",
+        "tortiectl ipam show --show-configuration",
+    )
+)
 @config_option
 @click.option(
     "--ip",

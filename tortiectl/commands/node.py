@@ -12,7 +12,7 @@ import click
 
 from libtortie.errors import InvalidInput
 from tortiectl.lazy import Entry, LazyGroup
-from tortiectl.options import not_empty
+from tortiectl.options import examples, not_empty
 
 if TYPE_CHECKING:
     from cni_plugin.install import Kubeconfig
@@ -67,7 +67,7 @@ def node() -> None:
     """Look into this node, install the CNI plugin or remove it."""
 
 
-@click.command()
+@click.command(epilog=examples("tortiectl node install", "tortiectl node install --takeover"))
 @_root
 @_bin_dir
 @_conf_dir
@@ -155,7 +155,7 @@ def install(
     )
 
 
-@click.command()
+@click.command(epilog=examples("tortiectl node uninstall"))
 @_root
 @_bin_dir
 @_conf_dir
