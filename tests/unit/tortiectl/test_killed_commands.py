@@ -14,7 +14,16 @@ from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Create, Datastore, Delete, Op, Record, Update, Value
 from libtortie.errors import TortieError
 from libtortie.model.ipam import Block
-from libtortie.model.keys import Affinities, Blocks, Handles, Key, Kind, ResourceKey, Resources
+from libtortie.model.keys import (
+    Affinities,
+    Blocks,
+    Handles,
+    Key,
+    Kind,
+    ResourceKey,
+    Resources,
+    Scope,
+)
 from libtortie.model.resources import IPPool, Resource
 from libtortie.model.written import checked
 from tests.fakes.ctl_stores import thing
@@ -113,11 +122,8 @@ def filled() -> MemoryDatastore:
 
 def contents(store: Datastore) -> list[str]:
     """What is there: resources and handles by name, blocks by how much is held."""
-    found = [
-        str(record.key)
-        for scope in [*(Resources(kind) for kind in Kind), Handles()]
-        for record in store.list(scope).records
-    ]
+    scopes: list[Scope] = [*map(Resources, Kind), Handles()]
+    found = [str(record.key) for scope in scopes for record in store.list(scope).records]
     found += ["affinity"] * len(store.names(Affinities()))
     for record in store.list(Blocks(4)).records:
         block = record.value
