@@ -267,6 +267,17 @@ def test_the_environments_proxy_is_tortiectls_and_not_the_plugins(tmp_path: Path
     assert direct("http://api.invalid:6443").proxy == ""
 
 
+def test_this_machine_is_never_asked_for_by_way_of_a_proxy() -> None:
+    with ApiServer() as server, HttpProxy() as proxy:
+        environ = {
+            "DATASTORE_TYPE": "kubernetes",
+            "K8S_API_ENDPOINT": server.url,
+            "HTTP_PROXY": proxy.url,
+        }
+        assert CliRunner().invoke(main, ["get", "ippools"], env=environ).exit_code == 0
+        assert proxy.asked == []
+
+
 @pytest.mark.parametrize(
     ("host", "exempt", "found"),
     [

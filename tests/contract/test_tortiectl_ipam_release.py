@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from ipam.attempts import Attempts, Retry
 from ipam.client import AddressRequest, IPAMClient
+from ipam.free import free, seat_of
 from ipam.ownership import pod_owner
 from lab.apiserver.server import ApiServer
 from libtortie import __version__
-from libtortie.model.ipam import Handle
-from libtortie.model.keys import HandleKey, Kind
+from libtortie.model.ipam import Block, Handle
+from libtortie.model.keys import Blocks, HandleKey, Kind
 from libtortie.model.resources import parse_resource
 from tests.fakes.ctl_stores import STORES, CtlOn, on_sqlite, thing
 from tests.fakes.kubernetes_store import put_object
@@ -158,6 +162,35 @@ def test_a_stopped_vms_address_is_no_reports_to_release(ctl: CtlOn, api: ApiServ
     assert client.owner_of(ip_address(vm)) is not None
 
 
+def test_an_allocation_that_is_another_since_stays(ctl: CtlOn, api: ApiServer) -> None:
+    """By its sequence number: the same address under the same handle may be another's."""
+    client = prepared(ctl)
+    ctl.environ["K8S_API_ENDPOINT"] = api.url
+    leaked = assigned(client, "net.gone", "gone")
+    ctl.run("datastore", "migrate", "lock")
+    file = report(ctl, "r.json")
+    body = json.loads(Path(file).read_text())
+    body["allocations"][leaked][0]["sequenceNumber"] += 1
+    Path(file).write_text(json.dumps(body))
+    assert "Released 0 IP addresses; 1 skipped" in ctl.run(
+        "ipam", "release", "--from-report", file
+    ).output  # fmt: skip
+    found = client.owner_of(ip_address(leaked))
+    assert found is not None
+    block = next(
+        record.value
+        for record in ctl.store.list(Blocks(4)).records
+        if isinstance(record.value, Block) and ip_address(leaked) in record.value.cidr
+    )
+    seat = seat_of(block, ip_address(leaked))
+    assert seat is not None
+    attempts = Attempts(ctl.store, Retry(), time.monotonic, time.sleep)
+    assert not free(attempts, replace(seat, number=7), lambda: datetime.now(UTC))
+    assert client.owner_of(ip_address(leaked)) == found
+    assert free(attempts, seat, lambda: datetime.now(UTC))
+    assert not free(attempts, seat, lambda: datetime.now(UTC))
+
+
 def test_reports_that_cannot_be_gone_by(ctl: CtlOn, api: ApiServer) -> None:
     client = prepared(ctl)
     ctl.environ["K8S_API_ENDPOINT"] = api.url
@@ -218,6 +251,15 @@ def test_a_pool_in_parts(on: CtlOn) -> None:
     on.run("datastore", "migrate", "unlock")
     assert client.owner_of(ip_address(address)) is not None
     assigned(client, "net.more", "more")
+
+
+def test_a_part_that_is_there_and_another(ctl: CtlOn) -> None:
+    prepared(ctl)
+    ctl.write("create", thing(Kind.IP_POOL, "split-pool-a-0", cidr="10.66.0.0/24"))
+    ctl.run("datastore", "migrate", "lock")
+    said = ctl.run("ipam", "split", "2", "--name", "pool-a", status=1).stderr
+    assert "IPPool(split-pool-a-0) is there already, and another" in said
+    assert ctl.names(Kind.IP_POOL) == ["pool-a", "split-pool-a-0"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import yaml
 
 from ipam.client import AddressRequest, IPAMClient
 from ipam.ownership import pod_owner
+from libtortie.model.ipam import Block
 from libtortie.model.keys import Affinities, Blocks, Kind
 from tests.fakes.ctl_stores import STORES, CtlOn, on_sqlite, thing
 
@@ -142,6 +143,8 @@ def test_addresses_stay_with_their_owners_when_a_pool_goes(on: CtlOn) -> None:
     assert on.store.names(Affinities()) == ()
     for address in (pod, vm):
         assert client.owner_of(ip_address(address)) is not None
+    left = [record.value for record in on.store.list(Blocks(4)).records]
+    assert [block.affinity for block in left if isinstance(block, Block)] == [None] * len(left)
     on.run("delete", "ippool", "pool-a", status=1)
 
 
