@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from libtortie.deadline import Deadline
 from libtortie.errors import Malformed, Unavailable
 from libtortie.model.ipam import IPAddress
 
@@ -50,15 +50,15 @@ class Session:
 
 def ask(path: str, command: str, *, seconds: float = SECONDS) -> list[str]:
     """The lines of BIRD's answer. Raises `Unavailable` that names the cause; `Malformed`."""
-    end = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
             sock.settimeout(seconds)
             sock.connect(path)
             buffer = b""
-            _, buffer = _answer(sock, buffer, end)  # the greeting
+            _, buffer = _answer(sock, buffer, deadline)  # the greeting
             sock.sendall(command.encode() + b"\n")
-            lines, _ = _answer(sock, buffer, end)
+            lines, _ = _answer(sock, buffer, deadline)
         except OSError as error:
             raise Unavailable(f"{path}: {_cause(error, seconds)}") from error
     return lines
@@ -93,7 +93,7 @@ def _with_address(session: Session, text: str) -> Session:
     return Session(session.name, session.state, session.since, session.info, address)
 
 
-def _answer(sock: socket.socket, buffer: bytes, end: float) -> tuple[list[str], bytes]:
+def _answer(sock: socket.socket, buffer: bytes, deadline: Deadline) -> tuple[list[str], bytes]:
     """The texts of one whole answer, and what came after it."""
     lines: list[str] = []
     size = 0
@@ -111,11 +111,14 @@ def _answer(sock: socket.socket, buffer: bytes, end: float) -> tuple[list[str], 
                 if match[1] >= "8000":
                     raise Unavailable(f"BIRD refuses: {match[3]}")
                 return lines, buffer
-        left = end - time.monotonic()
+        left = deadline.step()
         if left <= 0 or size > _MOST:
             raise TimeoutError
         sock.settimeout(left)
-        part = sock.recv(65536)
+        try:
+            part = sock.recv(65536)
+        except TimeoutError:
+            continue  # the deadline decides whether that was the last step
         if not part:
             raise ConnectionResetError
         size += len(part)

@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 LINE_END = "\n"
 REQUEST_TIMEOUT = 5.0
-"""Seconds."""
+"""Seconds; also the bound of one call of each backend and of the API's client."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
@@ -60,7 +60,7 @@ class Globals:
 
     context: str = ""
     log_level: str = "warning"
-    request_timeout: float = REQUEST_TIMEOUT
+    request_timeout: float | None = None
 
 
 class Tortiectl(LazyGroup):
@@ -160,10 +160,8 @@ def _complain(error: click.ClickException) -> None:
 @click.option(
     "--request-timeout",
     type=click.FloatRange(0.1, 3600),
-    default=REQUEST_TIMEOUT,
-    show_default=True,
     metavar="SECONDS",
-    help="How long datastore and API may be silent, in all.",
+    help=f"How long datastore and API may be silent, in all.  [default: {REQUEST_TIMEOUT:g}]",
 )
 @click.option(
     "--allow-version-mismatch",
@@ -177,7 +175,7 @@ def main(
     *,
     context: str,
     log_level: str,
-    request_timeout: float,
+    request_timeout: float | None,
     allow_version_mismatch: bool,
 ) -> None:
     """Show and change what the cluster's network is told.

@@ -9,7 +9,7 @@ import click
 
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
-from tortiectl.cli import Globals
+from tortiectl.cli import REQUEST_TIMEOUT, Globals
 
 __all__ = ["Connection", "connect"]
 
@@ -22,6 +22,9 @@ def connect(ctx: click.Context, config: str) -> Connection:
     around = Surroundings(os.environ)
     seconds = options.request_timeout
     found = client_config(config, options.context, around)
-    connection = Connection(found, api_seconds=seconds, patience=seconds)
+    if seconds is None:
+        connection = Connection(found, patience=REQUEST_TIMEOUT)
+    else:
+        connection = Connection(found, api_seconds=seconds, call_seconds=seconds, patience=seconds)
     ctx.call_on_close(connection.close)
     return connection

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from libtortie.errors import InvalidInput, Unavailable
+from tests.fakes.patience import PATIENCE
 from tortiectl.bird_status import sessions
 from tortiectl.diags import archive, files, run, told, without_secrets
 from tortiectl.system_check import NEEDED, Mark, Sources, check, parse_config
@@ -100,7 +101,7 @@ def test_secrets_are_left_out() -> None:
 def test_what_fails_or_hangs_is_noted(tmp_path: Path) -> None:
     assert b"there is no such program here" in run("x", ("no-such-program-at-all",))[1]
     assert b"not done after 0.1 s" in run("x", ("sleep", "60"), seconds=0.1)[1]
-    assert run("x", ("echo", "hi"))[1] == b"$ echo hi\nhi\n"
+    assert run("x", ("echo", "hi"), seconds=PATIENCE)[1] == b"$ echo hi\nhi\n"
 
     def fails() -> str:
         raise Unavailable("silent")
