@@ -105,6 +105,8 @@ def _open_kubernetes(config: DatastoreConfig) -> Datastore:
             "datastore type kubernetes: no API server is configured: set kubeconfig or k8s_api_root"
         )
     group = group_named(config.calico_api_group) if config.calico_api_group else None
-    bound = {"timeout": config.call_seconds} if config.call_seconds else {}
-    client = HttpKubeClient(config.kube, **bound)
+    if config.call_seconds:
+        client = HttpKubeClient(config.kube, timeout=config.call_seconds)
+    else:
+        client = HttpKubeClient(config.kube)
     return KubernetesDatastore(client, group=group, close=client.close)
