@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients frr
 
-.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight soak soak-ipam clean
+.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak soak-ipam clean
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST := build/guest/vmlinuz
@@ -87,7 +87,7 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight
+bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
@@ -106,6 +106,9 @@ bench-gc: setup
 
 bench-preflight: setup
 	$(PY) -m tests.bench.preflight --out bench/preflight.json
+
+bench-cli: setup
+	$(PY) -m tests.bench.cli --out bench/cli.json
 
 bench-cutover: setup
 	$(VENV)/bin/lab bench --out bench/cutover.json
