@@ -142,6 +142,16 @@ def test_target_that_was_promoted_already_stays_active() -> None:
     assert rules.claim_target(Owners(TARGET, SOURCE), again) == Owners(again, SOURCE)
 
 
+def test_the_next_target_first_promotes_the_one_that_has_the_vm() -> None:
+    """Its agent was away for the whole migration; without the seat it could never be promoted."""
+    third = vm_pod("third", node="n3", vmim_uid="m-2")
+    owners = rules.claim_target(Owners(SOURCE, TARGET), third, runs_in="dst")
+    assert owners == Owners(TARGET, third)
+    cancelled = rules.claim_target(Owners(SOURCE, TARGET), third, runs_in="src")
+    assert cancelled == Owners(SOURCE, third)
+    assert rules.claim_target(Owners(SOURCE, TARGET), TARGET, runs_in="src").active == SOURCE
+
+
 def test_promotion_swaps_and_repeating_it_changes_nothing() -> None:
     done = rules.promote(Owners(SOURCE, TARGET), TARGET)
     assert done == Owners(TARGET, SOURCE)
