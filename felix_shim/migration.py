@@ -121,7 +121,8 @@ def _corrected(saved: Machine, kernel_raised: bool, kernel_normal: bool) -> Mach
         return saved
     if kernel_raised:
         return replace(saved, state=State.LIVE, arrived=True, unproved=True)
-    return replace(saved, state=State.BASE) if kernel_normal else saved
+    outdated = replace(saved.facts, proof=Proof.UNKNOWN)  # the kernel is a step ahead of the file
+    return replace(saved, state=State.BASE, facts=outdated) if kernel_normal else saved
 
 
 def wants_signs(machine: Machine) -> bool:

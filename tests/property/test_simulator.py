@@ -42,6 +42,7 @@ KEPT = (
     ("killed", 45),  # the target lost its seat in IPAM to the next one
     ("back-to-back", 53),  # a word from before the VM came took its route
     ("killed", 246),
+    ("killed", 10593),  # and with it the word that the file had on the VM's place
     ("killed", 602),  # a normal route that was not saved yet was deleted at the restart
     ("same-node", 10),  # the target was taken for the VM's pod because of its node
     ("ping-pong", 412),
