@@ -13,6 +13,7 @@ from felix_shim.migration import TABLE, Input, Machine, State
 from felix_shim.model import Proof, Role, SignKind
 from felix_shim.raises import Raises
 from ipam import ownership
+from libtortie.kube import targets
 
 Patch = pytest.MonkeyPatch
 _settle, _recover, _promote, _plan = (
@@ -192,6 +193,11 @@ MUTANTS = (
         "any pod of the node has the VM",
         "ping-pong",
         _function(facts, "_among_pods", lambda *_: Proof.HERE),
+    ),
+    Mutant(
+        "the next target takes the VM's seat",
+        "back-to-back",
+        _function(targets, "runs_in", lambda _: ""),
     ),
     Mutant("a sent VM stays", "decentralised", _function(facts, "_sent_away", lambda *_: False)),
 )
