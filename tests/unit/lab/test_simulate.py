@@ -7,7 +7,8 @@ from ipaddress import IPv4Address, IPv4Interface
 
 import pytest
 
-from felix_shim.bgp import BirdInput, render_bird
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import BirdInput
 from lab.simulate import bgp
 from lab.simulate.__main__ import main
 from lab.simulate.scenarios import SCENARIOS
