@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from felix_shim.host_order import FORWARDED, HostStage
+from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HostPlan
 from felix_shim.label_index import LabelIndex, Labelled
 from felix_shim.peer_sets import PeerKind, PeerSets
@@ -363,7 +363,8 @@ class PolicyBook:
         return _Plan(ways, chains, limits=limits, sets=_sets_of(chains))
 
     def _host_plan(self, end: HostEnd, policies: list[Policy]) -> _Plan:
-        """What is wrong closes it; for what goes through it only if that is policed at all."""
+        """What is wrong closes it; for what goes through it only if that is policed at all, and
+        what the others say of that, before conntrack and before DNAT too, stays in force."""
         problems = list(self._problems(policies, end.profiles))
         if end.problem:
             problems.append((PolicyId(end.name, "", "HostEndpoint"), end.problem))
@@ -371,7 +372,9 @@ class PolicyBook:
         forward = any(one.forwarded for one in policies if one.id in wrong)
         chains: dict[str, Chain] = {}
         courses: dict[HostStage, str] = {}
-        for stage in HostStage if not wrong else () if forward else FORWARDED:
+        for stage in HostStage:
+            if wrong and (forward or stage.has_profiles):
+                continue
             profiles = end.profiles if stage.has_profiles else ()
             wanted = course(stage, policies, profiles, self._tiers)
             if wanted.stretches or stage.has_profiles:

@@ -64,7 +64,9 @@ def enters(bench: Bench, port: int, *, link: str = "eth0", protocol: int = TCP) 
 def goes_through(bench: Bench, *, link: str = "eth0") -> bool:
     rules = bench.rules[-1]
     packet = Packet(FAR, ip_address("10.65.0.2"), TCP, 40000, 80, link_in=link)
-    return RuleMachine(rules.chains, rules.sets).passes("host-forward-in", packet)
+    machine = RuleMachine(rules.chains, rules.sets)
+    stages = ("host-untracked-in", "host-pre-dnat", "host-forward-in")
+    return all(machine.passes(one, packet) for one in stages)
 
 
 def test_a_node_without_host_endpoints_asks_nobody() -> None:
@@ -153,6 +155,25 @@ def test_a_policy_that_cannot_be_obeyed_closes_the_host_but_not_its_failsafe_por
     assert goes_through(bench) is through
     told = bench.log.of("policy_closes_endpoint")
     assert [str(one["policy"]) for one in told] == ["GlobalNetworkPolicy broken"]
+
+
+@pytest.mark.parametrize("early", ["doNotTrack", "preDNAT"])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_is_forwarded_is_judged_as_before_when_another_policy_cannot_be_obeyed(
+    early: str, allowed: bool
+) -> None:
+    bench = begun()
+    rules = [{"action": "Allow" if allowed else "Deny"}]
+    judged = {"selector": "all()", "applyOnForward": True, early: True, "ingress": rules}
+    late = {"selector": "all()", "applyOnForward": True, "order": 9, "ingress": []}
+    bench.tell(host({"interfaceName": "eth0"}), policy(judged, "early"), policy(late, "late"))
+    assert goes_through(bench) is allowed
+    before = bench.rules[-1].chains["host-forward-in"]
+    bench.tell(policy({**DENY, "ingress": [{"action": "Maybe"}]}, "broken"))
+    assert not enters(bench, 80)
+    assert enters(bench, 22)
+    assert goes_through(bench) is allowed
+    assert bench.rules[-1].chains["host-forward-in"] == before
 
 
 def test_a_host_endpoint_that_cannot_be_read_is_closed_where_it_says() -> None:
