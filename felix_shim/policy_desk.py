@@ -10,7 +10,8 @@ What cannot be read is named in the log once, and never lets more pass: see `pol
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface, ip_network
 
@@ -29,11 +30,13 @@ from felix_shim.unreadable_sets import Unreadable
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
+from libtortie.model.names import ORCHESTRATOR_K8S
 from libtortie.model.policy import (
     LABEL_NAMESPACE,
     LABEL_ORCHESTRATOR,
     LABEL_SERVICE_ACCOUNT,
     UNREADABLE,
+    IPNetwork,
     Item,
     NamedPort,
     PolicyId,
@@ -51,7 +54,7 @@ from libtortie.model.policy_wire import (
     read_profile,
     unreadable_policy,
 )
-from libtortie.model.resources import Resource, Tier, WorkloadEndpoint
+from libtortie.model.resources import EndpointPort, Resource, Tier, WorkloadEndpoint
 
 NO_API = "spec: matches by service need the Kubernetes API, which this agent has not"
 Change = Stored | Unstored | Listed | Seen | Vanished | InSync
@@ -271,20 +274,25 @@ def item_of(endpoint: WorkloadEndpoint) -> Item:
     spec, metadata = endpoint.spec, endpoint.metadata
     labels = own_labels(metadata.labels) | {
         LABEL_NAMESPACE: metadata.namespace,
-        LABEL_ORCHESTRATOR: spec.orchestrator,
+        LABEL_ORCHESTRATOR: spec.orchestrator or ORCHESTRATOR_K8S,
     }
     if spec.service_account_name:
         labels[LABEL_SERVICE_ACCOUNT] = spec.service_account_name
-    try:
-        nets = tuple(ip_network(ip_interface(text).ip) for text in spec.ip_networks)
-    except ValueError:
-        nets = ()
-    ports = []
-    for port in spec.ports:
-        try:
+    ports = tuple(_named_ports(spec.ports))
+    return Item(
+        tuple(sorted(labels.items())), spec.profiles, tuple(_hosts(spec.ip_networks)), ports
+    )
+
+
+def _hosts(texts: Iterable[str]) -> Iterator[IPNetwork]:
+    for text in texts:
+        with suppress(ValueError):
+            yield ip_network(ip_interface(text).ip)
+
+
+def _named_ports(ports: Iterable[EndpointPort]) -> Iterator[NamedPort]:
+    for port in ports:
+        with suppress(ValueError):
             number = protocol_number(port.protocol)
-        except ValueError:
-            continue
-        if port.name:
-            ports.append(NamedPort(port.name, number, port.port))
-    return Item(tuple(sorted(labels.items())), spec.profiles, nets, tuple(ports))
+            if port.name and 0 < port.port < 1 << 16:
+                yield NamedPort(port.name, number, port.port)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from felix_shim.cluster import POLICY_SCOPES
 from felix_shim.events import Listed, Stored, Unstored
@@ -11,6 +14,7 @@ from felix_shim.policy_order import CLOSED
 from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.names import host_ifname
+from libtortie.model.resources import parse_resource
 from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
 from tests.fakes.policy_worlds import resource
 
@@ -64,6 +68,60 @@ def test_pods_of_other_nodes_come_into_sets_and_go() -> None:
     assert elements(bench) == {"10.65.9.9"}
     bench.detach(far)
     assert elements(bench) == set()
+
+
+def changed(record: Record, **spec: Any) -> Record:
+    body = record.value.model_dump(by_alias=True)
+    body["spec"] |= spec
+    return replace(record, value=parse_resource(Kind.WORKLOAD_ENDPOINT, body))
+
+
+def test_of_an_endpoint_that_is_wrong_in_part_the_rest_counts() -> None:
+    """A denial of it holds, and its ports do not spoil everybody's rules."""
+    bench = with_web()
+    of_db = {"selector": "app == 'db'", "ports": ["http"]}
+    deny = {"action": "Deny", "protocol": "TCP", "source": of_db}
+    bench.tell(Stored(POLICIES, policy({**FROM_DB, "ingress": [deny]})))
+    far = endpoint_record("db", node="n2", vm=False, labels={"app": "db"})
+    numbers = (-1, 0, 80, 65536, 2**40)
+    ports = [{"name": "http", "protocol": "TCP", "port": number} for number in numbers]
+    bench.attach(changed(far, ipNetworks=["10.65.9.9/32", "10.65.9.10/33"], ports=ports))
+    assert elements(bench) == {"10.65.9.9", "10.65.9.9 . 6 . 80"}
+
+
+def test_an_endpoint_that_names_no_orchestrator_is_a_pod_as_everywhere_else() -> None:
+    bench = with_web()
+    spec = {"selector": "projectcalico.org/orchestrator == 'k8s'", "types": ["Ingress"]}
+    bench.tell(Stored(POLICIES, policy(spec)))
+    bench.attach(changed(endpoint_record("other", vm=False), orchestrator=""))
+    assert rules_of(bench, "other").ingress == rules_of(bench).ingress
+    assert bench.rules[-1].chains["pi-np/default/p"] == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        (Kind.NETWORK_SET, {"nets": ["203.0.113.0/24"]}),
+        (Kind.GLOBAL_NETWORK_SET, {"nets": ["203.0.113.0/24"]}),
+        (Kind.HOST_ENDPOINT, {"node": "n2", "expectedIPs": ["203.0.113.7"]}),
+    ],
+)
+def test_what_is_no_pod_of_a_namespace_does_not_become_one_by_its_labels(
+    kind: Kind, spec: dict[str, Any]
+) -> None:
+    bench = with_web()
+    pods = "projectcalico.org/orchestrator == 'k8s'"
+    of_shop = f"{pods} || projectcalico.org/namespace == 'shop'"
+    rule = {"action": "Allow", "source": {"selector": of_shop}}
+    made = resource(Kind.GLOBAL_NETWORK_POLICY, "p", {"ingress": [rule]})
+    bench.tell(Stored(Resources(Kind.GLOBAL_NETWORK_POLICY), Record(made.key, made, "1")))
+    known = elements(bench)
+    labels = {"projectcalico.org/orchestrator": "k8s", "projectcalico.org/namespace": "shop"}
+    where = {"namespace": NAMESPACE} if kind.namespaced else {}
+    found = resource(kind, "s", spec, labels=labels, **where)
+    bench.tell(Stored(Resources(kind), Record(found.key, found, "1")))
+    assert elements(bench) == known
+    assert known, "the pod itself"
 
 
 def test_a_list_takes_away_what_is_not_in_it() -> None:
