@@ -14,7 +14,7 @@ from felix_shim.policy_order import CLOSED
 from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.names import host_ifname
-from libtortie.model.resources import parse_resource
+from libtortie.model.resources import WorkloadEndpoint, parse_resource
 from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
 from tests.fakes.policy_worlds import resource
 
@@ -71,6 +71,7 @@ def test_pods_of_other_nodes_come_into_sets_and_go() -> None:
 
 
 def changed(record: Record, **spec: Any) -> Record:
+    assert isinstance(record.value, WorkloadEndpoint)
     body = record.value.model_dump(by_alias=True)
     body["spec"] |= spec
     return replace(record, value=parse_resource(Kind.WORKLOAD_ENDPOINT, body))
