@@ -159,8 +159,17 @@ class PolicyBook:
         """The kernel does not take a policy's rules: until it says something else, it is closed."""
         if policy in self._policies or policy.kind == "Profile":
             self._refused[policy] = problem
-            known = self._policies.get(policy)
-            self._outdated_parts.add(known.selector if known else _profile_part(policy.name))
+            self._outdated_parts.add(self._part(policy))
+
+    @property
+    def refusals(self) -> tuple[PolicyId, ...]:
+        """Whose rules the kernel did not take when it was last asked."""
+        return tuple(self._refused)
+
+    def forgive(self, policy: PolicyId) -> None:
+        """The kernel takes its rules now: what was in the way was not theirs, or is mended."""
+        if self._refused.pop(policy, None) is not None:
+            self._outdated_parts.add(self._part(policy))
 
     def log_as(self, prefix: str) -> None:
         """The lines of Log rules begin so."""
@@ -190,6 +199,7 @@ class PolicyBook:
     def remove_profile(self, name: str) -> None:
         """A profile is no more."""
         if self._profiles.pop(name, None) is not None:
+            self._refused.pop(profile_id(name), None)
             self._inherit(name, {})
             self._outdated(profile_id(name), _profile_part(name))
 
@@ -287,6 +297,11 @@ class PolicyBook:
         for direction in _STAGES:
             self._own.pop((owner, direction), None)
         self._outdated_parts.add(part)
+
+    def _part(self, owner: PolicyId) -> str:
+        """What the plans have in common that a policy or profile is in."""
+        known = self._policies.get(owner)
+        return known.selector if known else _profile_part(owner.name)
 
     def _drop_outdated(self) -> None:
         """Forget plans that are made of something that is another now, and who goes by them."""

@@ -20,10 +20,10 @@ from felix_shim.jsonlog import Log
 from felix_shim.kube_desk import KubeDesk
 from felix_shim.model import Endpoint
 from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, policy_set
-from felix_shim.policy_blame import RuleRefused, refused
+from felix_shim.policy_blame import Question, RuleRefused, refused
 from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
-from felix_shim.policy_sets import Elements
+from felix_shim.policy_sets import Elements, literal
 from felix_shim.rules import Chain, SetKey
 from felix_shim.surroundings import NOTHING_AROUND, NodeRules, Surroundings
 from felix_shim.unreadable_sets import Unreadable
@@ -117,12 +117,8 @@ class PolicyDesk:
 
         True when there are any: then rules without them are worth another attempt.
         """
-        chains, sets = self.book.own_chains(), self.book.rules().sets
-
-        def question(owners: Sequence[PolicyId]) -> str:
-            asked = {name: chain for one in owners for name, chain in chains[one].items()}
-            return check(asked, {key: sets[key] for key in wanted_sets(asked) if key in sets})
-
+        chains = self.book.own_chains()
+        question = self._question(check, chains)
         suspects = [owner for owner, own in chains.items() if error.chain in own]
         found = refused(tuple(chains), question, suspects)
         for owner, problem in found.items():
@@ -130,7 +126,29 @@ class PolicyDesk:
             self.book.refuse(owner, problem)
         return bool(found)
 
+    def reconsider(self, check: Check) -> None:
+        """Ask again about those whose rules were refused: the cause may not have been theirs."""
+        if not self.book.refusals:
+            return
+        chains = self.book.own_chains()
+        question = self._question(check, chains)
+        for owner in self.book.refusals:
+            if owner not in chains or not question((owner,)):
+                self.log.info("policy_taken_again", policy=owner)
+                self.book.forgive(owner)
+
     # -- inside ------------------------------------------------------------------------------
+
+    def _question(
+        self, check: Check, chains: Mapping[PolicyId, Mapping[str, Chain]]
+    ) -> Question[PolicyId]:
+        sets = self.book.rules().sets
+
+        def question(owners: Sequence[PolicyId]) -> str:
+            asked = {name: chain for one in owners for name, chain in chains[one].items()}
+            return check(asked, {key: _found(key, sets) for key in wanted_sets(asked)})
+
+        return question
 
     def _endpoint_rules(
         self, key: Key, endpoint: Endpoint, ways: Ways
@@ -262,6 +280,11 @@ class PolicyDesk:
                 text += " by that rule" if one.partly else ""
                 self._closings.append((endpoints[one.endpoint], text))
         self._closed = closed
+
+
+def _found(key: SetKey, sets: Mapping[SetKey, Elements]) -> Elements:
+    """What is in a set; one that only the rules of who is closed look into is not kept."""
+    return sets.get(key) or (literal(key) if key.kind.literal else Elements())
 
 
 def wanted_sets(chains: Mapping[str, Chain]) -> frozenset[SetKey]:

@@ -17,6 +17,7 @@ from felix_shim.chores import Identity
 from felix_shim.cluster import BGP, ENDPOINTS, FELIX, FILTERS, NODES, PEERS, POLICY_SCOPES, POOLS
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
+from felix_shim.drivers.nftables_text import render_check
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.events import (
     Done,
@@ -257,7 +258,7 @@ class Bench:
             routes=RouteTable(self.kernel, self.clock),
             lanes=self.lanes,
             apply_policy=self._apply_policy,
-            check_rules=self._check_rules,
+            check_rules=self._check_alone,
             write_status=self._write_status,
             run_bird=self.bird.append,
             save=self._save,
@@ -298,6 +299,11 @@ class Bench:
         self.rules.append(rules)
         sysctls.ensure_gateways(self.kernel, rules.ipv6_interfaces)
         return failed
+
+    def _check_alone(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
+        """As `Nftables.check`: of some policies, with all sets that these look into."""
+        render_check(chains, sets)
+        return self._check_rules(chains, sets)
 
     def _check_rules(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
         if self.nft_broken:

@@ -11,6 +11,7 @@ from felix_shim.cluster import POLICY_SCOPES
 from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.policy import EndpointPolicy
 from felix_shim.policy_order import CLOSED
+from felix_shim.reconciler import RESYNC_SECONDS
 from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.names import host_ifname
@@ -175,6 +176,37 @@ def test_one_policy_that_the_kernel_refuses_does_not_hold_up_the_others() -> Non
     assert [str(one["policy"]) for one in bench.log.of("policy_refused")] == [
         "NetworkPolicy default/bad"
     ]
+
+
+def test_who_is_at_fault_is_found_beside_policies_that_are_not_in_force() -> None:
+    """Of who is closed nobody keeps the sets, and a refused rule is looked for among all."""
+    bench = with_web()
+    bench.refused_chains = frozenset({"pi-np/default/bad"})
+    bench.attach(endpoint_record("other", address="10.65.0.7", vm=False, labels={"app": "x"}))
+    bench.tell(Stored(POLICIES, policy(FROM_DB, "good")))
+    bench.tell(Stored(POLICIES, policy({**FROM_DB, "ingress": [{"action": "Maybe"}]}, "wrong")))
+    assert rules_of(bench).ingress == CLOSED
+    bad = {"selector": "app == 'x'", "ingress": [{"action": "Allow"}]}
+    bench.tell(Stored(POLICIES, policy(bad, "bad")))
+    assert rules_of(bench, "other").ingress == CLOSED
+    assert [str(one["policy"]) for one in bench.log.of("policy_refused")] == [
+        "NetworkPolicy default/bad"
+    ]
+
+
+def test_rules_that_the_kernel_takes_after_all_are_in_force_at_the_next_resync() -> None:
+    bench = with_web()
+    bench.refused_chains = frozenset({"pi-np/default/p"})
+    bench.tell(Stored(POLICIES, policy(FROM_DB)))
+    bench.advance(RESYNC_SECONDS)
+    assert rules_of(bench).ingress == CLOSED
+    bench.refused_chains = frozenset()
+    bench.tell(Stored(POLICIES, policy({**FROM_DB, "selector": "app == 'x'"}, "other")))
+    assert rules_of(bench).ingress == CLOSED, "nobody asks at each change"
+    bench.advance(RESYNC_SECONDS)
+    assert rules_of(bench).ingress != CLOSED
+    assert "pi-np/default/p" in bench.rules[-1].chains
+    assert len(bench.log.of("policy_refused")) == 1
 
 
 def test_nobody_is_blamed_when_nft_itself_is_broken() -> None:
