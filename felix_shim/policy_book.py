@@ -263,17 +263,20 @@ class PolicyBook:
         return self._rules
 
     def own_chains(self) -> dict[PolicyId, dict[str, Chain]]:
-        """Each policy and profile of a local endpoint by itself: chains that go nowhere else."""
+        """Each policy and profile of a local endpoint by itself: chains that lead to nothing but
+        where allowed packets go."""
         keys = (*self._locals, *self._hosts)
         texts = frozenset().union(*(self._subjects.selecting(key) for key in keys))
         found: dict[PolicyId, dict[str, Chain]] = {}
+        stages = _STAGES if self._hosts else tuple(Direction)
         for owner in sorted(one for text in texts for one in self._selecting[text]):
             policy = self._policies[owner]
             found[owner] = {
                 chain_name(way, owner): own_chain(
                     way, rules_of(policy, way) or (), self._log_prefix
                 )
-                for way in Direction
+                for way in stages
+                if isinstance(way, Direction) or way.takes(policy)
             }
         mine = (*self._locals.values(), *(end.profiles for end in self._hosts.values()))
         for name in sorted({name for profiles in mine for name in profiles}):

@@ -201,6 +201,29 @@ def test_a_policy_of_hosts_alone_that_the_kernel_refuses_is_found() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("chain", "early"),
+    [
+        ("pfi-gnp/bad", {}),
+        ("poi-gnp/bad", {"preDNAT": True}),
+        ("pui-gnp/bad", {"doNotTrack": True}),
+    ],
+)
+def test_a_policy_whose_rules_are_refused_at_one_stage_alone_holds_up_nobody(
+    chain: str, early: dict[str, Any]
+) -> None:
+    bench = begun()
+    bench.refused_chains = frozenset({chain})
+    allow = {"selector": "has(role)", "ingress": [{"action": "Allow"}], "applyOnForward": True}
+    bench.tell(host({"interfaceName": "eth0"}), policy({**allow, **early}, "bad"))
+    assert not enters(bench, 80)
+    assert not goes_through(bench)
+    assert enters(bench, 22)
+    assert [str(one["policy"]) for one in bench.log.of("policy_refused")] == [
+        "GlobalNetworkPolicy bad"
+    ]
+
+
 # -- failsafe ports, read live -------------------------------------------------------------------
 
 
