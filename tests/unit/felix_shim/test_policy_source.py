@@ -235,6 +235,24 @@ def test_a_disk_that_is_full_is_told_and_nothing_else_suffers(tmp_path: Path) ->
     assert kept.load(KubeNetworkPolicy) is None
 
 
+def test_what_a_full_disk_did_not_take_is_saved_when_it_has_room(tmp_path: Path) -> None:
+    """Else the next agent would go on with what the API said before."""
+    place = tmp_path / "place"
+    place.write_text("")
+    kept = cache_in(place / "below")
+    kept.retry = 0.0
+    running = Running(kept)
+    assert isinstance(kept.log, RecordingLog)
+    try:
+        kept.put(KubeNetworkPolicy, [policy()])
+        wait_for(lambda: kept.log.of("policy_not_saved"))
+        place.unlink()
+        wait_for(lambda: kept.load(KubeNetworkPolicy) == (policy(),))
+    finally:
+        running.stop()
+    assert len(kept.log.of("policy_not_saved")) == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_remembered_by_itself_with_what_policy_is_made_of(
     tmp_path: Path, kind: type[PolicyObject]
