@@ -58,6 +58,8 @@ from libtortie.model.resources import EndpointPort, Resource, Tier, WorkloadEndp
 
 NO_API = "spec: matches by service need the Kubernetes API, which this agent has not"
 Change = Stored | Unstored | Listed | Seen | Vanished | InSync
+_SELECTED = (Kind.NETWORK_SET, Kind.GLOBAL_NETWORK_SET, Kind.HOST_ENDPOINT)
+"""Administrators' own, which rules select: one that is lost would open what denies it."""
 Check = Callable[[Mapping[str, Chain], Mapping[SetKey, Elements]], str]
 """Why the kernel would refuse chains and sets; empty when it takes them."""
 
@@ -231,7 +233,7 @@ class PolicyDesk:
                 self._of_kube.put_copy(Profile(name, problem=UNREADABLE))
             case ResourceKey(Kind.TIER, name):
                 self.book.put_tier(TierRank(name, problem=f"Tier {name}: {UNREADABLE}"))
-            case ResourceKey(Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET as kind, name, space):
+            case ResourceKey(kind, name, space) if kind in _SELECTED:
                 problem = f"{PolicyId(name, space, kind.value)}: {UNREADABLE}"
                 self.book.put_unreadable(key, Unreadable(problem))
 
