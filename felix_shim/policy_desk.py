@@ -23,6 +23,7 @@ from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, polic
 from felix_shim.policy_blame import Question, RuleRefused, refused
 from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
+from felix_shim.policy_order import BUILT_IN_TIERS
 from felix_shim.policy_sets import Elements, literal
 from felix_shim.rules import Chain, SetKey
 from felix_shim.surroundings import NOTHING_AROUND, NodeRules, Surroundings
@@ -190,8 +191,7 @@ class PolicyDesk:
             case ResourceKey(), WorkloadEndpoint() as endpoint:
                 self._endpoint(record.key, endpoint)
             case ResourceKey(), Tier() as tier:
-                passes = tier.spec.default_action == "Pass"
-                self.book.put_tier(TierRank(tier.metadata.name, tier.spec.order, passes))
+                self.book.put_tier(rank_of(tier))
             case ResourceKey(kind), Resource() as resource:
                 self._resource(kind, record.key, resource)
 
@@ -292,6 +292,15 @@ def _found(key: SetKey, sets: Mapping[SetKey, Elements]) -> Elements:
 def wanted_sets(chains: Mapping[str, Chain]) -> frozenset[SetKey]:
     """The sets that these chains look into."""
     return frozenset().union(*(sets_of(chain) for chain in chains.values()))
+
+
+def rank_of(tier: Tier) -> TierRank:
+    """A stored tier's place; what is not said of a tier that is always there is as it always is."""
+    name, spec = tier.metadata.name, tier.spec
+    known = BUILT_IN_TIERS.get(name, TierRank(name))
+    said = "default_action" in spec.model_fields_set
+    passes = spec.default_action == "Pass" if said else known.passes
+    return TierRank(name, known.order if spec.order is None else spec.order, passes)
 
 
 def item_of(endpoint: WorkloadEndpoint) -> Item:

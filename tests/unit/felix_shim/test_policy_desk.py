@@ -10,12 +10,14 @@ import pytest
 from felix_shim.cluster import POLICY_SCOPES
 from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.policy import EndpointPolicy
-from felix_shim.policy_order import CLOSED
+from felix_shim.policy_desk import rank_of
+from felix_shim.policy_order import BUILT_IN_TIERS, CLOSED
 from felix_shim.reconciler import RESYNC_SECONDS
 from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.names import host_ifname
-from libtortie.model.resources import WorkloadEndpoint, parse_resource
+from libtortie.model.policy import TierRank
+from libtortie.model.resources import Tier, WorkloadEndpoint, parse_resource
 from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
 from tests.fakes.policy_worlds import resource
 
@@ -207,6 +209,26 @@ def test_rules_that_the_kernel_takes_after_all_are_in_force_at_the_next_resync()
     assert rules_of(bench).ingress != CLOSED
     assert "pi-np/default/p" in bench.rules[-1].chains
     assert len(bench.log.of("policy_refused")) == 1
+
+
+@pytest.mark.parametrize("tier", BUILT_IN_TIERS.values(), ids=lambda tier: tier.name)
+@pytest.mark.parametrize("written", [{}, {"order": None, "defaultAction": None}])
+def test_a_tier_that_is_always_there_keeps_its_place_when_it_is_stored_without_one(
+    tier: TierRank, written: dict[str, Any]
+) -> None:
+    """Last of all, an administrator's denial would come behind what a namespace allows."""
+    found = resource(Kind.TIER, tier.name, written)
+    assert isinstance(found, Tier)
+    assert rank_of(found) == tier
+    other = resource(Kind.TIER, tier.name, {"order": 5, "defaultAction": "Deny"})
+    assert isinstance(other, Tier)
+    assert rank_of(other) == TierRank(tier.name, 5.0), "what is said counts"
+
+
+def test_another_tier_without_an_order_is_last_and_denies() -> None:
+    found = resource(Kind.TIER, "mine", {})
+    assert isinstance(found, Tier)
+    assert rank_of(found) == TierRank("mine")
 
 
 def test_nobody_is_blamed_when_nft_itself_is_broken() -> None:
