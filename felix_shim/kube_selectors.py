@@ -22,9 +22,9 @@ PODS = f"{LABEL_ORCHESTRATOR} == 'k8s'"
 
 
 class Exact(View):
-    """Part of a spec: camelCase names, immutable, null = absent, unknown fields refused."""
+    """Part of a spec: camelCase names alone, immutable, null = absent, unknown fields refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
 
 def _value(text: str) -> str:
