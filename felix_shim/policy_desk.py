@@ -61,6 +61,8 @@ NO_API = "spec: matches by service need the Kubernetes API, which this agent has
 Change = Stored | Unstored | Listed | Seen | Vanished | InSync
 _SELECTED = (Kind.NETWORK_SET, Kind.GLOBAL_NETWORK_SET, Kind.HOST_ENDPOINT)
 """Administrators' own, which rules select: one that is lost would open what denies it."""
+MOST_ASKED = 8
+"""Refused policies that are asked about by themselves at a time."""
 Check = Callable[[Mapping[str, Chain], Mapping[SetKey, Elements]], str]
 """Why the kernel would refuse chains and sets; empty when it takes them."""
 
@@ -83,6 +85,7 @@ class PolicyDesk:
     _node_rules: NodeRules = field(default_factory=NodeRules)
     _compiled: dict[Key, tuple[Endpoint, Ways, EndpointPolicy]] = field(default_factory=dict)
     _closings: list[tuple[Endpoint, str]] = field(default_factory=list)
+    _asked: int = 0
 
     def __post_init__(self) -> None:
         self._of_kube = KubeDesk(self.book, self.kube)
@@ -130,15 +133,25 @@ class PolicyDesk:
         return bool(found)
 
     def reconsider(self, check: Check) -> None:
-        """Ask again about those whose rules were refused: the cause may not have been theirs."""
-        if not self.book.refusals:
+        """Ask again about those whose rules were refused: the cause may not have been theirs.
+
+        All at once, then about some of them by turns: each question takes the lane's time.
+        """
+        refusals = self.book.refusals
+        if not refusals:
             return
         chains = self.book.own_chains()
         question = self._question(check, chains)
-        for owner in self.book.refusals:
-            if owner not in chains or not question((owner,)):
-                self.log.info("policy_taken_again", policy=owner)
-                self.book.forgive(owner)
+        unused = [one for one in refusals if one not in chains]
+        asked = [one for one in refusals if one in chains]
+        if asked and question(asked):
+            place = self._asked % len(asked)
+            asked = [*asked[place:], *asked[:place]][:MOST_ASKED]
+            self._asked += len(asked)
+            asked = [one for one in asked if not question((one,))]
+        for owner in (*unused, *asked):
+            self.log.info("policy_taken_again", policy=owner)
+            self.book.forgive(owner)
 
     # -- inside ------------------------------------------------------------------------------
 

@@ -250,6 +250,7 @@ class Bench:
         self.time_of_day = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
+        self.questions = 0
         self.disk_broken = False
         self.inbox = Inbox()
         self.events = self.kernel.events()
@@ -302,6 +303,7 @@ class Bench:
 
     def _check_alone(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
         """As `Nftables.check`: of some policies, with all sets that these look into."""
+        self.questions += 1
         render_check(chains, sets)
         return self._check_rules(chains, sets)
 

@@ -10,7 +10,7 @@ import pytest
 from felix_shim.cluster import POLICY_SCOPES
 from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.policy import EndpointPolicy
-from felix_shim.policy_desk import rank_of
+from felix_shim.policy_desk import MOST_ASKED, rank_of
 from felix_shim.policy_order import BUILT_IN_TIERS, CLOSED
 from felix_shim.reconciler import RESYNC_SECONDS
 from libtortie.datastore.port import Record
@@ -209,6 +209,24 @@ def test_rules_that_the_kernel_takes_after_all_are_in_force_at_the_next_resync()
     assert rules_of(bench).ingress != CLOSED
     assert "pi-np/default/p" in bench.rules[-1].chains
     assert len(bench.log.of("policy_refused")) == 1
+
+
+def test_of_many_refused_policies_some_are_asked_about_at_a_time_and_in_the_end_each() -> None:
+    bench = with_web()
+    names = [f"p{number}" for number in range(2 * MOST_ASKED + 1)]
+    chains = {f"pi-np/default/{name}" for name in names}
+    bench.refused_chains = frozenset(chains)
+    bench.tell(*(Stored(POLICIES, policy(FROM_DB, name)) for name in names))
+    assert len(bench.log.of("policy_refused")) == len(names)
+    first = sorted(names)[:MOST_ASKED]
+    bench.refused_chains = frozenset(f"pi-np/default/{name}" for name in first)
+    for rounds in (1, 2, 3):
+        before = bench.questions
+        bench.advance(RESYNC_SECONDS)
+        assert bench.questions - before <= 1 + MOST_ASKED, rounds
+    taken = {str(one["policy"]) for one in bench.log.of("policy_taken_again")}
+    assert taken == {f"NetworkPolicy default/{name}" for name in set(names) - {*first}}
+    assert rules_of(bench).ingress == CLOSED
 
 
 @pytest.mark.parametrize("tier", BUILT_IN_TIERS.values(), ids=lambda tier: tier.name)
