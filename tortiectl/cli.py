@@ -33,6 +33,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 COMMANDS = {
     "apply": Entry("tortiectl.commands.write:apply", "Store resources, new or instead of others."),
     "bgp": Entry("tortiectl.commands.bgp:bgp", "Prepare and prove the routers of the nodes."),
+    "cluster": Entry("tortiectl.commands.diags:cluster", "Collect what support asks for."),
     "completion": Entry(
         "tortiectl.commands.completion:completion", "Print what completes commands in a shell."
     ),
@@ -40,7 +41,6 @@ COMMANDS = {
         "tortiectl.commands.cpu_models:cpu_models", "Show CPU models that nodes have in common."
     ),
     "create": Entry("tortiectl.commands.write:create", "Store new resources."),
-    "cluster": Entry("tortiectl.commands.diags:cluster", "Collect what support asks for."),
     "datastore": Entry("tortiectl.commands.datastore:datastore", "Lock and carry a datastore."),
     "delete": Entry("tortiectl.commands.delete:delete", "Remove resources."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
@@ -54,8 +54,8 @@ COMMANDS = {
     "patch": Entry("tortiectl.commands.patch:patch", "Change fields of a resource."),
     "replace": Entry("tortiectl.commands.write:replace", "Store resources instead of others."),
     "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with resources."),
-    "vm": Entry("tortiectl.commands.vm:vm", "Look at VMs and move them."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
+    "vm": Entry("tortiectl.commands.vm:vm", "Look at VMs and move them."),
 }
 
 
