@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from libtortie.model.keys import Kind
+from libtortie.model.resources import API_VERSION
 from tests.fakes.ctl_stores import CtlOn, on_sqlite, thing
 from tortiectl.cli import main
 
@@ -54,6 +55,8 @@ def ctl(tmp_path: Path) -> Iterator[CtlOn]:
         ("just text", "expected a resource, got str"),
         ("- 7", "item 1: expected a resource, got int"),
         ("kind: IPPool\nmetadata: 7\n", "metadata"),
+        ("metadata: {name: a}\n", "manifest.yaml: kind: is missing\n"),
+        ("a: &a [*a]\n", "manifest.yaml: line 1: excessive aliases\n"),
     ],
 )
 def test_files_that_cannot_be_used(ctl: CtlOn, verb: str, text: str | None, words: str) -> None:
@@ -64,6 +67,22 @@ def test_files_that_cannot_be_used(ctl: CtlOn, verb: str, text: str | None, word
     assert words in done.stderr
     assert done.stdout == ""
     assert ctl.names(Kind.IP_POOL) == []
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ("{name: a, labels: {rack: 1}}", "labels.rack: 1 is not a string: write it in quotes"),
+        ("{name: 12}", "Node 12: metadata.name: 12 is not a string: write it in quotes"),
+        ('{name: "a\\nError: b"}', "Node a\\nError: b: metadata.name: "),
+    ],
+)
+def test_what_is_wrong_is_a_line_each(ctl: CtlOn, meta: str, words: str) -> None:
+    path = ctl.root / "manifest.yaml"
+    path.write_text(f"apiVersion: {API_VERSION}\nkind: Node\nmetadata: {meta}\n")
+    done = ctl.run("validate", "-f", str(path), status=1)
+    assert words in done.stderr
+    assert all(str(path) in line for line in done.stderr.splitlines())
 
 
 @pytest.mark.parametrize("verb", WITH_FILE)

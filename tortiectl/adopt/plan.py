@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
-import yaml
-
+from libtortie.access import parse_documents
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import IPNetwork
@@ -87,15 +86,12 @@ def _of_csv(text: str, where: str) -> Iterator[Wish]:
 def _of_manifests(text: str, where: str) -> Iterator[Wish]:
     """VMs that say an address by annotation."""
     try:
-        documents = [one for one in yaml.safe_load_all(text) if one is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"{where}: neither CSV with columns name and ip nor YAML") from error
-    bodies = [
-        body
-        for one in documents
-        for body in (one.get("items", [one]) if isinstance(one, Mapping) else [one])
-    ]
-    for body in bodies:
+        documents = parse_documents(text, where)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{where}: neither CSV with columns name and ip nor YAML ({error})"
+        ) from error
+    for body in (body for one in documents for body in _listed_in(one)):
         if not isinstance(body, Mapping) or body.get("kind") != "VirtualMachine":
             raise InvalidInput(f"{where}: want CSV with columns name and ip, or VirtualMachines")
         meta = _map(body, "metadata")
@@ -108,6 +104,14 @@ def _of_manifests(text: str, where: str) -> Iterator[Wish]:
             str(meta.get("namespace") or "default"), str(meta.get("name") or ""),
             _listed(note, place), _mac_of(template), place,
         )  # fmt: skip
+
+
+def _listed_in(document: Any) -> Sequence[Any]:
+    """What a list holds; another document itself, and nothing of an empty one."""
+    items = document.get("items") if isinstance(document, Mapping) else None
+    if isinstance(items, list):
+        return items
+    return [] if document is None else [document]
 
 
 def _map(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
