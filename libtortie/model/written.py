@@ -137,7 +137,8 @@ def checked(
         if not problems:
             problems.append(str(error).partition(": ")[2])
         return None, tuple(problems)
-    problems += (one for one in problems_of(resource) if one not in problems)
+    told = {one.partition(": ")[0] for one in problems}  # a field's fault is told once
+    problems += (one for one in problems_of(resource) if one.partition(": ")[0] not in told)
     return resource, tuple(problems)
 
 
