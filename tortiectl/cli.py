@@ -19,7 +19,7 @@ from libtortie import __version__
 from libtortie.errors import TortieError
 from libtortie.wording import is_text, visible
 from tortiectl.lazy import Entry, LazyGroup
-from tortiectl.options import not_empty
+from tortiectl.options import Finite, not_empty
 
 FAILED = 1
 INTERRUPTED = 130
@@ -164,7 +164,7 @@ def _complain(error: click.ClickException) -> None:
 )
 @click.option(
     "--request-timeout",
-    type=click.FloatRange(0.1, 3600),
+    type=Finite(0.1, 3600),
     metavar="SECONDS",
     help=f"How long datastore and API may be silent, in all.  [default: {REQUEST_TIMEOUT:g}]",
 )

@@ -85,6 +85,30 @@ def test_what_is_wrong_is_a_line_each(ctl: CtlOn, meta: str, words: str) -> None
     assert all(str(path) in line for line in done.stderr.splitlines())
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "x"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--request-timeout", "{}", "version"),
+        ("node", "drain-plan", "n1", "--watch", "--timeout", "{}"),
+        ("vm", "migrate", "a/b", "--watch", "--timeout", "{}"),
+        ("bgp", "canary", "--timeout", "{}"),
+        ("vm", "forecast", "--memory", "1Gi", "--downtime-ms", "{}"),
+        ("vm", "forecast", "--memory", "1Gi", "--completion-timeout-per-gib", "{}"),
+    ],
+)
+def test_numbers_that_are_none(ctl: CtlOn, args: tuple[str, ...], number: str) -> None:
+    done = ctl.run(*(one.format(number) for one in args), status=1)
+    assert f"Invalid value for '{args[-2] if args[-1] == '{}' else args[0]}'" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["show", "release"])
+@pytest.mark.parametrize("address", ["1.2.3", "fe80::1%eth0", "10.0.0.0/8", "nan"])
+def test_addresses_that_are_none(ctl: CtlOn, verb: str, address: str) -> None:
+    done = ctl.run("ipam", verb, "--ip", address, status=1)
+    assert f"--ip: '{address}' is not an IP address" in done.stderr
+
+
 @pytest.mark.parametrize("verb", WITH_FILE)
 def test_a_file_that_is_none_is_not_waited_for(ctl: CtlOn, verb: str) -> None:
     import os

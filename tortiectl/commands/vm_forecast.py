@@ -21,7 +21,7 @@ from tortiectl.kubevirt.objects import Claim, KubeVirt
 from tortiectl.kubevirt.options import namespace_option, output_option
 from tortiectl.kubevirt.reading import Gap, get_vmi, read_list, split_id
 from tortiectl.kubevirt.settings import settings_of
-from tortiectl.options import config_option, not_empty
+from tortiectl.options import Finite, config_option, not_empty
 from tortiectl.output import readable_json
 
 NEVER = 2
@@ -64,9 +64,9 @@ class _Given:
 @click.option(
     "--disk-writes", callback=_amount, default="0", metavar="RATE", help="On disks to copy."
 )
-@click.option("--downtime-ms", default=forecasts.DOWNTIME_MS, show_default=True)
+@click.option("--downtime-ms", type=Finite(min=0), default=forecasts.DOWNTIME_MS, show_default=True)
 @click.option(
-    "--completion-timeout-per-gib", "limit", type=float, metavar="SECONDS",
+    "--completion-timeout-per-gib", "limit", type=Finite(min=0), metavar="SECONDS",
     help="KubeVirt's, for each GB.  [default: 150]",
 )  # fmt: skip
 @click.option("--auto-converge", is_flag=True, help="allowAutoConverge is on.")
