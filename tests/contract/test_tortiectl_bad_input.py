@@ -161,6 +161,30 @@ def test_a_datastore_that_never_answers(
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("vm", "list", "-A"),
+        ("vm", "show", "a/b"),
+        ("vm", "preflight", "--all"),
+        ("vm", "migrate", "a/b"),
+        ("vm", "evacuate-cancel", "a/b"),
+        ("vm", "forecast", "a/b", "--bandwidth", "1Gi"),
+        ("vm", "trace", "m"),
+        ("cpu-models",),
+        ("node", "drain-plan", "n1"),
+        ("ipam", "fsck"),
+    ],
+)
+def test_an_api_that_never_answers(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environ = {"DATASTORE_TYPE": "kubernetes", "K8S_API_ENDPOINT": url}
+        on = CtlOn(tmp_path, None, environ)  # type: ignore[arg-type]  # nothing is looked at
+        done = on.run("--request-timeout", "0.5", *command, status=1)
+        assert f"{url}: not done after 0.5 s" in done.stderr
+
+
 # --- completion, versions, help -----------------------------------------------------------------
 
 
