@@ -16,6 +16,7 @@ import yaml
 from pydantic import Field
 
 from felix_shim.jsonlog import Log
+from libtortie import go_yaml
 from libtortie.errors import NotFound, TortieError, Unauthorized, Unavailable, first_line
 from libtortie.kube.objects import Api, KubeNode, KubeObject, View
 from libtortie.kube.port import KubeClient, KubeReader, PatchType
@@ -113,7 +114,7 @@ def _config_map(kube: KubeReader, name: str) -> ConfigMap | None:
 
 def _pod_subnet(kubeadm: ConfigMap) -> str:
     try:
-        body = yaml.safe_load(kubeadm.data.get("ClusterConfiguration", ""))
+        body = go_yaml.load(kubeadm.data.get("ClusterConfiguration", ""))
     except yaml.YAMLError:
         return ""
     networking = body.get("networking") if isinstance(body, dict) else None

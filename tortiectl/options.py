@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,19 @@ from click.core import ParameterSource
 from libtortie.wording import DEFAULT_CONFIG
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Finite(click.FloatRange):
+    """A number in a range; click takes `nan` for one of any range, and `inf` of an open one."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """As the base class."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{found} is no such number.", param, ctx)
+        return found
 
 
 def not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:

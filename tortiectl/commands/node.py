@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from libtortie.datastore import gojson
 from libtortie.errors import InvalidInput
 from tortiectl.lazy import Entry, LazyGroup
 from tortiectl.options import examples, not_empty
@@ -218,7 +218,7 @@ def _setting(text: str) -> tuple[str, Any]:
     if not separator or not key:
         raise InvalidInput(f"--set {text}: want KEY=JSON")
     try:
-        return key, json.loads(value)
+        return key, gojson.loads(value.encode())
     except ValueError:
         return key, value
 
