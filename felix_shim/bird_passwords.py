@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,6 +20,7 @@ from pydantic import Field
 from felix_shim.complaint import Complaint
 from felix_shim.events import BgpTold, Event
 from felix_shim.jsonlog import Log
+from felix_shim.wanted import Wanted
 from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.objects import Api, KubeObject
 from libtortie.kube.port import KubeReader
@@ -52,39 +52,24 @@ class PasswordSource:
     namespace: str
     post: Callable[[Event], None]
     log: Log
-    _wanted: frozenset[SecretKey] = frozenset()
+    _wanted: Wanted[SecretKey] = field(default_factory=lambda: Wanted(_pause))
     _known: Mapping[SecretKey, str | None] = field(default_factory=dict, repr=False)
-    _fresh: bool = False
-    _stopped: bool = False
     _complaint: Complaint = field(init=False)
-    _condition: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
         self._complaint = Complaint(self.log, "bgp_password_unreadable")
 
     def want(self, keys: frozenset[SecretKey]) -> None:
         """From now on these matter; ask at once for one that is new."""
-        with self._condition:
-            self._fresh |= not keys <= self._wanted
-            self._wanted = keys
-            if self._fresh:
-                self._condition.notify()
+        self._wanted.want(keys)
 
     def stop(self) -> None:
         """End `run` soon."""
-        with self._condition:
-            self._stopped = True
-            self._condition.notify()
+        self._wanted.stop()
 
     def run(self) -> None:
         """The thread's body."""
-        while True:
-            with self._condition:
-                if not self._fresh and not self._stopped:
-                    self._condition.wait(POLL_SECONDS if self._wanted else None)
-                if self._stopped:
-                    return
-                wanted, self._fresh = self._wanted, False
+        for wanted in self._wanted.rounds():
             self.look(wanted)
 
     def look(self, wanted: frozenset[SecretKey]) -> None:
@@ -105,3 +90,7 @@ class PasswordSource:
         if found != self._known:
             self._known = found
             self.post(BgpTold(passwords=found))
+
+
+def _pause(keys: frozenset[SecretKey]) -> float | None:
+    return POLL_SECONDS if keys else None
