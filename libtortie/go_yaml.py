@@ -40,7 +40,7 @@ class GoLoader(yaml.SafeLoader):
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         """As the base class: the tag of a node."""
-        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # types-PyYAML leaves it untyped
         if kind is not yaml.ScalarNode or not implicit[0]:
             return tag
         if tag in _NEVER or (tag in _NUMBERS and ":" in value):
