@@ -20,7 +20,6 @@ from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.nftables_text import render_check
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.events import (
-    Done,
     Event,
     Instance,
     InSync,
@@ -37,7 +36,6 @@ from felix_shim.events import (
 )
 from felix_shim.inbox import Inbox
 from felix_shim.kube_entries import PolicyObject
-from felix_shim.lanes import Job, perform
 from felix_shim.migration import State
 from felix_shim.model import EndpointId, SignKind
 from felix_shim.outlets import LANES, Outlets
@@ -56,6 +54,7 @@ from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
 from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_name
 from libtortie.model.resources import WorkloadEndpoint, parse_resource
+from tests.fakes.by_hand import Clock, InlineLane
 from tests.fakes.kernel import FakeKernel
 
 NODE = "n1"
@@ -64,16 +63,6 @@ VMI = "vm1"
 VMI_UID = "vmi-uid-1"
 ADDRESS = "10.65.0.2"
 MAC = "02:aa:bb:cc:dd:01"
-
-
-@dataclass
-class Clock:
-    """Seconds that pass only when told to."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -89,23 +78,6 @@ class RecordingLog:
 
     def of(self, event: str) -> list[dict[str, object]]:
         return [fields for name, fields in self.lines if name == event]
-
-
-@dataclass
-class InlineLane:
-    """Does each job at the next `settle`; only the newest, as the real lane."""
-
-    name: str
-    waiting: tuple[int, Job] | None = None
-
-    def submit(self, generation: int, job: Job) -> None:
-        self.waiting = (generation, job)
-
-    def work(self) -> Done | None:
-        if self.waiting is None:
-            return None
-        (generation, job), self.waiting = self.waiting, None
-        return perform(self.name, generation, job)
 
 
 def endpoint_record(
@@ -255,7 +227,25 @@ class Bench:
         self.inbox = Inbox()
         self.events = self.kernel.events()
         self._settings = sysctls.NodeSettings(self.kernel)
-        outlets = Outlets(
+        identity = Identity(
+            NODE,
+            IPv4Interface("172.31.1.2/24"),
+            kube,
+            ("up0",),
+            kernel_raises=kernel_raises,
+            policy_kinds=policy_kinds,
+            secret_namespace="kube-system" if kube else "",
+            wall=lambda: self.time_of_day,
+        )
+        clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
+        self.reconciler = Reconciler(
+            identity, Rim(self._outlets(), self.inbox, self.log, clocks, self._recall)
+        )
+
+    # -- outlets -----------------------------------------------------------------------------
+
+    def _outlets(self) -> Outlets:
+        return Outlets(
             routes=RouteTable(self.kernel, self.clock),
             lanes=self.lanes,
             apply_policy=self._apply_policy,
@@ -274,22 +264,6 @@ class Bench:
             want_passwords=self.passwords_wanted.append,
             want_services=lambda: self.services_wanted.append(True),
         )
-        identity = Identity(
-            NODE,
-            IPv4Interface("172.31.1.2/24"),
-            kube,
-            ("up0",),
-            kernel_raises=kernel_raises,
-            policy_kinds=policy_kinds,
-            secret_namespace="kube-system" if kube else "",
-            wall=lambda: self.time_of_day,
-        )
-        clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
-        self.reconciler = Reconciler(
-            identity, Rim(outlets, self.inbox, self.log, clocks, self._recall)
-        )
-
-    # -- outlets -----------------------------------------------------------------------------
 
     def _apply_policy(self, rules: PolicySet, wires: sysctls.Wires) -> frozenset[str]:
         failed = self._settings.ensure(wires, rules.ipv6_interfaces)
