@@ -51,16 +51,18 @@ from felix_shim.migration import (
     recover,
     settle,
     step,
+    wants_owner,
 )
 from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, SURVEY, Outlets
 from felix_shim.roster import Local
+from felix_shim.route_log import tell_route
 from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
 from felix_shim.world import FLOWS, LISTEN, OWNERS, RAISES, World
-from libtortie.linux.port import IPNetwork, Route
+from libtortie.linux.port import IPNetwork
 
 SLICE_SECONDS = 0.002
 RESYNC_SECONDS = 30.0
@@ -250,8 +252,9 @@ class Reconciler:
             episode=machine.episode,
             signs_dropped=self._signs_dropped,
         )
+        behind = {"latency_ms": round(latency, 3), "kernel_ns": sign.kernel_ns}
         for outcome in outcomes:
-            self._tell_route(local, outcome, latency=latency, kernel_ns=sign.kernel_ns)
+            tell_route(self._log, local, outcome, self._world.settings, behind)
         return True
 
     # -- units of work, in dependency order ------------------------------------------------------
@@ -320,6 +323,8 @@ class Reconciler:
         machine, actions = settle(local.machine, facts, self._clocks.monotonic(), world.settings)
         if machine != local.machine and local.endpoint.vm is not None:
             world.due.chores.add(MEMORY)
+        if wants_owner(machine) != wants_owner(local.machine):
+            world.due.chores.add(OWNERS)
         local.machine = machine
         self._follow(local, actions)
 
@@ -359,9 +364,8 @@ class Reconciler:
 
     def _compare(self, dst: IPNetwork) -> None:
         """Make the routes to one address what they shall be."""
-        outcome = self._route(dst)
-        locals_ = self._world.roster.with_address(dst.network_address)
-        self._tell_route(locals_[0] if locals_ else None, outcome)
+        first = next(iter(self._world.roster.with_address(dst.network_address)), None)
+        tell_route(self._log, first, self._route(dst), self._world.settings)
 
     def _route(self, dst: IPNetwork) -> Outcome:
         """Change the routes to one address in the kernel, unless they have to wait.
@@ -418,42 +422,6 @@ class Reconciler:
                 self.gate.drop(endpoint)
             else:
                 self._world.due.destinations.update(local.destinations)
-
-    def _tell_route(
-        self,
-        local: Local | None,
-        outcome: Outcome,
-        *,
-        latency: float | None = None,
-        kernel_ns: int | None = None,
-    ) -> None:
-        """One log line for what became of one address's routes."""
-        about: dict[str, object] = {"dst": outcome.dst}
-        if local is not None:
-            about |= {"endpoint": local.id, "episode": local.machine.episode}
-        if latency is not None:
-            about |= {"latency_ms": round(latency, 3), "kernel_ns": kernel_ns}
-        if outcome.error:
-            self._log.warning("route_failed", **about, reason=outcome.error)
-            return
-        if not outcome.added and not outcome.deleted:
-            if latency is not None and not outcome.added:
-                self._log.warning("route_waits_for_policy", **about)
-            return
-        raised = local is not None and local.machine.state in RAISED
-        reverted = any(self._is_raised(route) for route in outcome.deleted)
-        event = "route_raised" if raised else "route_reverted" if reverted else "route_changed"
-        self._log.info(
-            event,
-            **about,
-            metrics=[route.priority for route in outcome.added],
-            removed=[route.priority for route in outcome.deleted],
-        )
-
-    def _is_raised(self, route: Route) -> bool:
-        settings = self._world.settings
-        priorities = settings.ipv4 if route.dst.version == 4 else settings.ipv6
-        return route.priority == priorities.elevated
 
     # -- lanes, retries and timers ---------------------------------------------------------------
 
