@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from libtortie.kube import objects as kube
 from libtortie.kube.objects import View
 
 Empty = dict[str, Any]
@@ -21,11 +22,9 @@ class Binding(View):
     name: str = ""
 
 
-class Interface(View):
+class Interface(kube.InterfaceSpec):
     """`domain.devices.interfaces[]`."""
 
-    name: str = ""
-    mac_address: str = ""
     state: str = ""
     bridge: Empty | None = None
     masquerade: Empty | None = None
@@ -83,7 +82,7 @@ class TPM(View):
     enabled: bool = True
 
 
-class Devices(View):
+class Devices(kube.Devices):
     """`domain.devices`."""
 
     interfaces: tuple[Interface, ...] = ()
@@ -173,7 +172,7 @@ class Resources(View):
     requests: dict[str, Any] = Field(default_factory=dict)
 
 
-class Domain(View):
+class Domain(kube.Domain):
     """`spec.domain`."""
 
     devices: Devices = Devices()
@@ -193,11 +192,9 @@ class Multus(View):
     default: bool = False
 
 
-class Network(View):
+class Network(kube.VMINetwork):
     """`networks[]`."""
 
-    name: str = ""
-    pod: Empty | None = None
     multus: Multus | None = None
 
 
@@ -363,7 +360,7 @@ class Toleration(View):
         return self.key == key and self.value == value
 
 
-class VMISpec(View):
+class VMISpec(kube.VMISpec):
     """`spec` of a VMI."""
 
     domain: Domain = Field(default_factory=Domain)
