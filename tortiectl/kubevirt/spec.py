@@ -306,6 +306,11 @@ class NodeAffinity(View):
         default=None, alias="requiredDuringSchedulingIgnoredDuringExecution"
     )
 
+    def allows(self, name: str, labels: dict[str, str]) -> bool:
+        """Whether a node satisfies the required part; any does where there is none."""
+        terms = self.required.node_selector_terms if self.required is not None else None
+        return terms is None or any(term.holds(name, labels) for term in terms)
+
 
 class LabelSelector(View):
     """A label selector; an empty one selects everything."""
@@ -325,6 +330,14 @@ class PodTerm(View):
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
     topology_key: str = ""
+
+    def selects(self, pod: kube.Meta, namespace: str) -> bool:
+        """Whether a pod is meant; `namespace` is that of the pod whose term it is."""
+        return (
+            self.label_selector is not None
+            and pod.namespace in (self.namespaces or (namespace,))
+            and self.label_selector.holds(pod.labels)
+        )
 
 
 class PodAffinity(View):
