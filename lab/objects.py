@@ -9,28 +9,17 @@ from pydantic import Field
 from lab.spec import LabAffinity, LabVMISpec
 from libtortie.kube import objects as kube
 from libtortie.kube.objects import Meta, Pod, PodSpec, PodStatus, View, VirtualMachine
-from tortiectl.kubevirt.objects import (
-    VMI,
-    FullMeta,
-    Migration,
-    MigrationState,
-    MigrationStatus,
-    PhaseTime,
-    VMIStatus,
-)
+from tortiectl.kubevirt import objects as views
 
-LABEL_LAUNCHER = "kubevirt.io"
-LAUNCHER = "virt-launcher"
+LABEL_LAUNCHER, LAUNCHER = kube.LABEL_LAUNCHER, kube.LAUNCHER
 HOTPLUG = "hotplug-disk"
-LABEL_CREATED_BY = "kubevirt.io/created-by"
+LABEL_CREATED_BY, LABEL_SCHEDULABLE = views.LABEL_CREATED_BY, views.LABEL_SCHEDULABLE
 LABEL_NODE = "kubevirt.io/nodeName"
 LABEL_TARGET_NODE = "kubevirt.io/migrationTargetNodeName"
-LABEL_JOB = "kubevirt.io/migrationJobUID"
 LABEL_VMI = "vmi.kubevirt.io/id"
 LABEL_VM_NAME = "vm.kubevirt.io/name"
 LABEL_VMI_NAME = "kubevirt.io/vmi-name"
-LABEL_SCHEDULABLE = "kubevirt.io/schedulable"
-ANNOTATION_JOB_NAME = "kubevirt.io/migrationJobName"
+LABEL_JOB, ANNOTATION_JOB_NAME = kube.LABEL_MIGRATION_JOB, kube.ANNOTATION_MIGRATION_NAME
 ANNOTATION_DOMAIN = "kubevirt.io/domain"
 ANNOTATION_UNIX = "kubevirt.io/migrationTransportUnix"
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/request-evict-only"
@@ -46,7 +35,7 @@ MIGRATION_FINALIZER = "kubevirt.io/migrationJobFinalize"
 ORPHAN = "orphan"
 
 
-class LabMeta(FullMeta):
+class LabMeta(views.FullMeta):
     """`metadata` with what only its controllers look at."""
 
     deletion_grace_period_seconds: int = 0
@@ -111,7 +100,7 @@ class LabVM(VirtualMachine):
     status: VMStatus = VMStatus()
 
 
-class LabMigrationState(MigrationState):
+class LabMigrationState(views.MigrationState):
     """`migrationState`, all the lab writes of it."""
 
     target_node_address: str = ""
@@ -125,15 +114,15 @@ class LabMigrationState(MigrationState):
         return self.model_dump(by_alias=True, exclude_defaults=True)
 
 
-class LabVMIStatus(VMIStatus):
+class LabVMIStatus(views.VMIStatus):
     """`VMI.status`."""
 
     migration_state: LabMigrationState = LabMigrationState()
     conditions: tuple[Condition, ...] = ()
-    phase_transition_timestamps: tuple[PhaseTime, ...] = ()
+    phase_transition_timestamps: tuple[views.PhaseTime, ...] = ()
 
 
-class LabVMI(VMI):
+class LabVMI(views.VMI):
     """A VMI as its controllers see it."""
 
     metadata: LabMeta = LabMeta()
@@ -147,14 +136,14 @@ class LabVMI(VMI):
         return any(source is not None and source.hotpluggable for source in sources)
 
 
-class LabMigrationStatus(MigrationStatus):
+class LabMigrationStatus(views.MigrationStatus):
     """`VMIM.status`."""
 
     migration_state: LabMigrationState = LabMigrationState()
     conditions: tuple[Condition, ...] = ()
 
 
-class LabMigration(Migration):
+class LabMigration(views.Migration):
     """A VMIM as its controllers see it."""
 
     metadata: LabMeta = LabMeta()

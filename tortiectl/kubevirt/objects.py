@@ -18,12 +18,9 @@ KNOWN_VERSIONS = ("v1", "v1alpha3")
 
 LABEL_SCHEDULABLE = "kubevirt.io/schedulable"
 LABEL_CREATED_BY = "kubevirt.io/created-by"
-LABEL_ROLE = "kubevirt.io"
-LABEL_JOB = "kubevirt.io/migrationJobUID"
+LABEL_ROLE, LAUNCHER = kube.LABEL_LAUNCHER, kube.LAUNCHER
 LABEL_PERSISTENT_STATE = "persistent-state-for"
-LAUNCHER = "virt-launcher"
 ANNOTATION_BRIDGE = "kubevirt.io/allow-pod-bridge-network-live-migration"
-ANNOTATION_EVACUATION = "kubevirt.io/evacuationMigration"
 FINAL_PHASES = ("Succeeded", "Failed")
 LIVE_MIGRATABLE = "LiveMigratable"
 
