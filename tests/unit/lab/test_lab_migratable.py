@@ -8,7 +8,7 @@ import pytest
 
 from lab.migratable import live_migratable, migration_method, storage_live_migratable
 from lab.objects import LabVMI
-from tests.fakes.lab_world import NODES, node
+from tests.fakes.lab_world import NODES, node, world
 from tortiectl.kubevirt.migratable import around
 from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE, Claim
 from tortiectl.kubevirt.settings import Settings
@@ -166,6 +166,10 @@ MOVABLE: dict[str, LabVMI] = {
     "masquerade": instance(interface={"name": "default", "masquerade": {}}, annotation=None),
     "passt": instance(interface={"name": "default", "passt": {}}, annotation=None),
     "no pod network": instance(networks=[], annotation=None),
+    "a network of another kind in the pod's place": instance(
+        networks=[{"name": "default", "multus": {"networkName": "n", "default": True}}],
+        annotation=None,
+    ),
     "named CPU": instance(domain={"cpu": {"model": "Skylake"}}),
     "launch security elsewhere": instance(domain={"launchSecurity": {}}),
     "reenlightenment off": instance(
@@ -207,6 +211,14 @@ def test_what_the_cluster_has_can_move_after_all() -> None:
         assert live_migratable(vmi, rich).status == "True"
     other = instance(devices={"gpus": [{"name": "a", "deviceName": "vendor/other"}]})
     assert live_migratable(other, rich).message == "VMI specifies non-migratable GPU device"
+
+
+def test_a_claim_counts_in_its_own_namespace() -> None:
+    vmi, near = instance(volumes=pvc("rwx")), claim("rwx", "ReadWriteMany")
+    assert live_migratable(vmi, world(near).surroundings()).status == "True"
+    meta = near.metadata.model_copy(update={"namespace": "other"})
+    far = near.model_copy(update={"metadata": meta})
+    assert live_migratable(vmi, world(far).surroundings()).status == "False"
 
 
 def test_the_first_failing_check_wins() -> None:
