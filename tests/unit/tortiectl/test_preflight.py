@@ -131,6 +131,19 @@ def anti_affinity(site: Site) -> None:
     spec(site)["affinity"] = {"podAntiAffinity": required}
 
 
+def one_has_left(site: Site) -> None:
+    """The group's launcher on one node is finished."""
+    anti_affinity(site)
+    site.pods[3]["status"]["phase"] = "Succeeded"
+
+
+def node_affinity(site: Site) -> None:
+    home = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [home]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    spec(site)["affinity"] = {"nodeAffinity": required}
+
+
 def migrating(site: Site, *phases: str) -> None:
     site.migrations = [
         {
@@ -283,6 +296,7 @@ FAULTS: tuple[Fault, ...] = (
     ("pinned", pinned, "NoNodeLeft", BLOCKS, "lacks label kubernetes.io/hostname=n2"),
     ("nodes", nodes_full, "NoNodeLeft", BLOCKS, "cordoned"),
     ("anti-affinity", anti_affinity, "NoNodeLeft", BLOCKS, "anti-affinity"),
+    ("affinity", node_affinity, "NoNodeLeft", BLOCKS, "node affinity of the VM"),
     ("host device", lambda s: domain(s)["devices"].update(hostDevices=[{"name": "d"}]),
      "HostDeviceNotLiveMigratable", BLOCKS, "generic PCI host device"),
     ("GPUs", lambda s: gpus(s, 2), "HostDeviceNotLiveMigratable", BLOCKS, "too many GPUs"),
@@ -417,6 +431,7 @@ def test_all_faults_at_once_are_all_found() -> None:
         pytest.param(lambda s: host_endpoints(s, BOTH_PORTS), id="host policy"),
         pytest.param(lambda s: s.budgets.append(Budget("shop", "x", OF_VM1, 2)), id="2"),
         pytest.param(lambda s: migrating(s, "Succeeded", "Failed"), id="final migrations"),
+        pytest.param(one_has_left, id="anti-affinity against one that has left"),
         pytest.param(lambda s: spec(s).update(evictionStrategy="None"), id="strategy None"),
         pytest.param(lambda s: spec(s)["networks"].clear(), id="no pod network"),
         pytest.param(operator, id="operator"),
