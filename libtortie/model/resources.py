@@ -312,26 +312,21 @@ class Node(Resource):
     status: NodeStatus = NodeStatus()
 
 
-class CIDRBlock(Wire):
-    """An entry of the advertised service ranges."""
-
-    _always: ClassVar[frozenset[str]] = frozenset({"cidr"})
-    cidr: str
-
-
 class BGPConfigurationSpec(Wire):
-    """`BGPConfiguration.spec`."""
+    """`BGPConfiguration.spec`, as it is written: `bgp_spec.BGPConfigurationWire` reads it.
 
-    log_severity_screen: str = ""
-    node_to_node_mesh_enabled: bool | None = None
-    as_number: ASNumber | None = Field(default=None, alias="asNumber")
-    service_load_balancer_ips: tuple[CIDRBlock, ...] = Field(
-        default=(), alias="serviceLoadBalancerIPs"
-    )
-    service_external_ips: tuple[CIDRBlock, ...] = Field(default=(), alias="serviceExternalIPs")
-    service_cluster_ips: tuple[CIDRBlock, ...] = Field(default=(), alias="serviceClusterIPs")
-    service_load_balancer_aggregation: str = ""
-    listen_port: int = 0
+    A field that is wrong must not cost the others: without them a mesh would be open, or of
+    another AS.
+    """
+
+    log_severity_screen: Any = ""
+    node_to_node_mesh_enabled: Any = None
+    as_number: Any = Field(default=None, alias="asNumber")
+    service_load_balancer_ips: Any = Field(default=(), alias="serviceLoadBalancerIPs")
+    service_external_ips: Any = Field(default=(), alias="serviceExternalIPs")
+    service_cluster_ips: Any = Field(default=(), alias="serviceClusterIPs")
+    service_load_balancer_aggregation: Any = ""
+    listen_port: Any = 0
 
 
 class BGPConfiguration(Resource):
