@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 from libtortie.access import parse_yaml, text_of
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import ResourceKey
+from libtortie.patches import json_patch, merge_patch
 from tortiectl.commands.completion import complete_kind, complete_name
 from tortiectl.commands.get import namespace_of
 from tortiectl.commands.write import require_supported
@@ -18,7 +18,6 @@ from tortiectl.connection import connect
 from tortiectl.editing import edit
 from tortiectl.kinds import parse_kind
 from tortiectl.options import config_option, examples, namespace_option, not_empty
-from tortiectl.patches import json_patched, merged
 
 TYPES = ("strategic", "merge", "json")
 
@@ -77,10 +76,6 @@ def patch(
     insist = ""
     if isinstance(body, dict) and isinstance(body.get("metadata"), dict):
         insist = str(body["metadata"].get("resourceVersion") or "")
-    change = partial(_changed, patch=body, form=form)
-    edit(at.store, key, change, insist=insist)
+    changed = json_patch if form == "json" else merge_patch
+    edit(at.store, key, partial(changed, patch=body), insist=insist)
     click.echo(f"Successfully patched 1 '{found}' resource")
-
-
-def _changed(wire: dict[str, Any], *, patch: Any, form: str) -> Any:
-    return json_patched(wire, patch) if form == "json" else merged(wire, patch)
