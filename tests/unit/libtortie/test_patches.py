@@ -78,6 +78,13 @@ def test_json_patch(target: Any, operation: Any, result: Any) -> None:
     assert (target, operation) == before
 
 
+def test_a_patch_is_not_changed_by_its_later_operations() -> None:
+    patch = [op("add", "/b", value={}), op("add", "/b/c", value=1)]
+    before = copy.deepcopy(patch)
+    assert json_patch({}, patch) == {"b": {"c": 1}}
+    assert patch == before
+
+
 @pytest.mark.parametrize(
     ("operation", "words"),
     [
