@@ -227,6 +227,13 @@ def _absent(store: Datastore, kind: Kind, name: str, namespace: str) -> str:
     return f"resource does not exist: {kind}({full}) with error: <nil>{hint}"
 
 
+def keys_of(kind: str, names: Sequence[str], namespace: str) -> list[ResourceKey]:
+    """The resources that KIND, NAMEs and `-n` mean. Raises `InvalidInput`."""
+    found = parse_kind(kind)
+    where = namespace_of(found, namespace, False, names)
+    return [ResourceKey(found, name, where) for name in names]
+
+
 def namespace_of(kind: Kind, given: str, everywhere: bool, names: Sequence[str]) -> str:
     """The namespace to look in; "" for all of them and for kinds that have none."""
     if not kind.namespaced:
