@@ -48,20 +48,22 @@ def body(name: str, strategy: str, *, movable: bool) -> dict[str, Any]:
     return found
 
 
+def create(made: dict[str, Any]) -> None:
+    control.with_client(lambda client: client.create(LabVM, made))
+
+
 @contextmanager
 def running(lab: Lab, vms: dict[str, tuple[str, bool]]) -> Iterator[None]:
     """VMs on node1; afterwards they and their addresses are gone."""
     for name, (strategy, movable) in vms.items():
-        made = body(name, strategy, movable=movable)
-        control.with_client(lambda client, made=made: client.create(LabVM, made))
+        create(body(name, strategy, movable=movable))
     for name in vms:
         control.await_vm(name)
     addresses = [address_of(name) for name in vms]
     yield
     lab.kubectl("delete", "vm", *vms)
     until(lambda: not any(control.find(LabVMI, name) for name in vms), "instances are left")
-    for address in addresses:
-        until(lambda address=address: allocation(lab, address) is None, f"{address} is not free")
+    until(lambda: not any(allocation(lab, one) for one in addresses), "addresses are not free")
 
 
 def plan_of(lab: Lab, *options: str, ok: bool = True) -> str:
