@@ -75,7 +75,8 @@ from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.metrics import Metric
-from libtortie.metrics_server import MetricsServer
+from libtortie.serving import Server
+from libtortie.serving_pages import PROBES, Health, pages
 from libtortie.signals import set_on
 
 DEFAULT_CONFIG = "/etc/tortie/node.yaml"
@@ -319,15 +320,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
     )
 
     calls = CallMetrics()
-    if parts.config.metrics_port:
-        server = MetricsServer(
-            parts.config.metrics_host,
-            parts.config.metrics_port,
-            (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics(), *parts.metrics),
-            serving=lambda port: log.info("metrics_serving", port=port),
-            trouble=Complaint(log, "metrics_not_served").about,
-        )
-        crew.start("metrics", server.run, server.stop)
+    _serve_pages(parts, (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics()))
 
     def build(conf: NetConf) -> PluginVerbs:
         return build_plugin(conf, shared=shared)
@@ -352,6 +345,22 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
         proxy.stop()  # everybody serves on meanwhile: the migrations it drains need us
     if not cni.stop():
         log.warning("cni_requests_left")
+
+
+def _serve_pages(parts: Parts, metrics: tuple[Metric, ...]) -> None:
+    """Metrics and probes, if they are asked for."""
+    place, log = parts.config.metrics_place, parts.log
+    if not place.port:
+        return
+    server = Server(
+        place,
+        pages(lambda: (*metrics, *parts.metrics), Health(dict, dict)),
+        serving=lambda port: log.info("metrics_serving", port=port),
+        trouble=Complaint(log, "metrics_not_served").about,
+        open=PROBES,
+    )
+    server.check()
+    parts.crew.start("metrics", server.run, server.stop)
 
 
 def _keep_proxy(parts: Parts) -> ProxyKeeper | None:

@@ -25,7 +25,8 @@ from libtortie.errors import InvalidInput, TortieError, first_line
 from libtortie.jsonlog import JsonLog, open_log
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.metrics import Metric
-from libtortie.metrics_server import MetricsServer
+from libtortie.serving import Server
+from libtortie.serving_pages import PROBES, Health, pages
 from libtortie.signals import set_on
 from libtortie.wording import visible
 from migration_proxy.config import DEFAULT_CONFIG, ProxyConfig, load_config
@@ -90,7 +91,8 @@ class Daemon:
         with ExitStack() as stack:
             self._start(stack, "control", control.run, control.stop)
             if self._config.metrics_port:
-                page = self._page()
+                page = self._page(control)
+                page.check()
                 self._start(stack, "metrics", page.run, page.stop)
             self._start(stack, "chores", self._chores, self._drained.set)
             self._log.info("serving", control_socket=self._config.control_socket)
@@ -141,14 +143,20 @@ class Daemon:
             for one in self._manager.migrations()
         }
 
-    def _page(self) -> MetricsServer:
-        return MetricsServer(
-            self._config.metrics_host,
-            self._config.metrics_port,
-            [*self._telemetry.metrics(), *self._readings()],
+    def _page(self, control: ControlServer) -> Server:
+        def live() -> dict[str, str]:
+            return {"control-socket": control.lost()}
+
+        def ready() -> dict[str, str]:
+            return {**live(), "migrations": health(self._manager)}
+
+        metrics = (*self._telemetry.metrics(), *self._readings())
+        return Server(
+            self._config.metrics_place,
+            pages(lambda: metrics, Health(live, ready)),
             serving=lambda port: self._log.info("metrics_serving", port=port),
             trouble=Complaint(self._log, "metrics_not_served").about,
-            health=lambda: health(self._manager),
+            open=PROBES,
         )
 
     def _readings(self) -> tuple[Metric, ...]:
