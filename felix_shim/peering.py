@@ -23,7 +23,7 @@ from felix_shim.peer_credentials import Credentials
 from felix_shim.peers import Link, PeerServer, dial
 from libtortie.errors import KernelError, TortieError, first_line
 from libtortie.linux.conntrack import Conntrack
-from libtortie.metrics import Gauge, Metric
+from libtortie.metrics import Gauge, Metric, Readings
 from libtortie.model.ipam import IPAddress
 
 
@@ -62,10 +62,12 @@ def start_peering(config: NodeConfig, address: IPAddress, crew: Crew, log: Log) 
         "How long the certificate for other agents is still good.",
         credentials.seconds_left,
     )
-    refused = Gauge(
-        "tortie_peer_refusals",
+    refused = Readings(
+        "tortie_peer_refusals_total",
         "Connections of other agents, or of others, that were refused.",
-        lambda: float(server.refused),
+        (),
+        lambda: {(): float(server.refused)},
+        "counter",
     )
     return Peering(hand_over.want, newcomers.welcome, (*hand_over.metrics(), left, refused))
 

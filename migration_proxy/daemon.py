@@ -24,7 +24,7 @@ from libtortie.complaint import Complaint
 from libtortie.errors import InvalidInput, TortieError, first_line
 from libtortie.jsonlog import JsonLog, open_log
 from libtortie.linux.netlink import NetlinkKernel
-from libtortie.metrics import Metric
+from libtortie.metrics import Metric, Readings
 from libtortie.serving import Server
 from libtortie.serving_pages import PROBES, Health, pages
 from libtortie.signals import set_on
@@ -33,7 +33,7 @@ from migration_proxy.config import DEFAULT_CONFIG, ProxyConfig, load_config
 from migration_proxy.control import Control, ControlServer, health
 from migration_proxy.manager import ProxyManager
 from migration_proxy.tcp_sockets import Network
-from migration_proxy.telemetry import PREFIX, Readings, Telemetry
+from migration_proxy.telemetry import PREFIX, Telemetry
 
 LOOK_SECONDS = 1.0
 REAP_SECONDS = 10.0
