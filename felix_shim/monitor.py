@@ -87,7 +87,7 @@ class Monitor:
         if watch is not None:
             self.telemetry.export = watch.expect
             self.crew.start("export-watch", watch.run, watch.stop)
-        self.telemetry.serve(*bird_metrics(self.config), *_gauges(inbox, roster, owners))
+        self.telemetry.serve(*bird_metrics(self.config), *gauges(inbox, roster, owners))
 
     def serves(self, cni: CNIServer) -> None:
         """CNI requests are answered from now on."""
@@ -120,7 +120,9 @@ class Monitor:
         self.crew.start(f"probe-{name}", prober.run, prober.stop)
 
 
-def _gauges(inbox: Inbox, roster: Roster, owners: OwnerKeeper) -> tuple[Metric, ...]:
+def gauges(inbox: Inbox, roster: Roster, owners: OwnerKeeper) -> tuple[Metric, ...]:
+    """What is asked for at each scrape."""
+
     def states() -> dict[tuple[str, ...], float]:
         found = Counter((str(local.machine.state),) for local in roster)
         return {state: float(count) for state, count in found.items()}

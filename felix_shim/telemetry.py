@@ -69,8 +69,16 @@ class Telemetry:
         )
         self.signs_dropped = Counter(
             "tortie_vm_signs_dropped_total",
-            "Signs of VMs that counted for nothing: refused pod, late, or not waited for.",
+            "Signs of VMs that counted for nothing: of a pod that may not speak for its VM "
+            "(refused_pod), late, not_awaited, or of one that is gone.",
             ("reason",),
+            [("refused_pod",), ("late",), ("not_awaited",), ("gone",)],
+        )
+        self.callers_refused = Counter(
+            "tortie_cni_callers_refused_total",
+            "Connections to the CNI socket by who may not, or without a request.",
+            ("reason",),
+            [("uid",), ("unreadable",)],
         )
         self.transitions = Counter(
             "tortie_migration_transitions_total",
@@ -151,6 +159,8 @@ class Telemetry:
             "policy_gate_late": lambda fields: self._gated("late", fields),
             "policy_gate_held": lambda fields: self._gated("held", fields),
             "owner_swapped": self._swapped,
+            "cni_refused": lambda _: self.callers_refused.add("uid"),
+            "cni_unreadable": lambda _: self.callers_refused.add("unreadable"),
             "owner_swap_failed": lambda _: self.swap_failures.add(),
             "apply_failed": lambda fields: self.apply_failures.add(str(fields.get("work", ""))),
             "watch_lost": lambda _: self.watches_lost.add("datastore"),

@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 from libtortie.errors import TortieError
 
@@ -58,13 +58,19 @@ class Metric(ABC):
 
 
 class Counter(Metric):
-    """A number that only grows."""
+    """A number that only grows.
+
+    Series of the label values in `start` are there before anything is counted: Prometheus sees no
+    increase in the first sample of a series.
+    """
 
     kind = "counter"
 
-    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str] = (), start: Iterable[Labels] = ()
+    ) -> None:
         super().__init__(name, text, labels)
-        self._values: dict[Labels, float] = {} if self.labels else {(): 0.0}
+        self._values: dict[Labels, float] = dict.fromkeys(start if self.labels else [()], 0.0)
 
     def add(self, *values: str, amount: float = 1.0) -> None:
         """Count something under label values, in the order of `labels`."""

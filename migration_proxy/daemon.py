@@ -33,7 +33,7 @@ from migration_proxy.config import DEFAULT_CONFIG, ProxyConfig, load_config
 from migration_proxy.control import Control, ControlServer, health
 from migration_proxy.manager import ProxyManager
 from migration_proxy.tcp_sockets import Network
-from migration_proxy.telemetry import PREFIX, Telemetry
+from migration_proxy.telemetry import PREFIX, Speed, Telemetry
 
 LOOK_SECONDS = 1.0
 REAP_SECONDS = 10.0
@@ -130,18 +130,10 @@ class Daemon:
         reaped = time.monotonic()
         while not self._drained.wait(LOOK_SECONDS):
             now = time.monotonic()
-            self._telemetry.speed.look(self._totals(), now)
+            self._telemetry.speed.look(_totals(self._manager), now)
             if now - reaped >= REAP_SECONDS:
                 reaped = now
                 self._manager.reap()
-
-    def _totals(self) -> dict[tuple[str, ...], int]:
-        return {
-            (one.request.key, str(one.request.side)): sum(
-                sum(listener.totals()) for listener in one.listeners
-            )
-            for one in self._manager.migrations()
-        }
 
     def _page(self, control: ControlServer) -> Server:
         def live() -> dict[str, str]:
@@ -150,7 +142,7 @@ class Daemon:
         def ready() -> dict[str, str]:
             return {**live(), "migrations": health(self._manager)}
 
-        metrics = (*self._telemetry.metrics(), *self._readings())
+        metrics = (*self._telemetry.metrics(), *readings(self._manager, self._telemetry.speed))
         return Server(
             self._config.metrics_place,
             pages(lambda: metrics, Health(live, ready)),
@@ -159,34 +151,44 @@ class Daemon:
             open=PROBES,
         )
 
-    def _readings(self) -> tuple[Metric, ...]:
-        labels = ("migration", "side")
-        speed = self._telemetry.speed
-        return (
-            Readings(
-                f"{PREFIX}_migration_bytes",
-                "Bytes of each open migration, both ways.",
-                labels,
-                self._totals,
-            ),
-            Readings(
-                f"{PREFIX}_migration_bytes_per_second",
-                "Throughput of each open migration in the last second.",
-                labels,
-                lambda: {name: speed.of(*name) for name in self._totals()},
-            ),
-            Readings(
-                f"{PREFIX}_open_streams",
-                "Streams that are open now.",
-                labels,
-                lambda: {
-                    (one.request.key, str(one.request.side)): sum(
-                        len(listener.sessions()) for listener in one.listeners
-                    )
-                    for one in self._manager.migrations()
-                },
-            ),
+
+def _totals(manager: ProxyManager) -> dict[tuple[str, ...], int]:
+    return {
+        (one.request.key, str(one.request.side)): sum(
+            sum(listener.totals()) for listener in one.listeners
         )
+        for one in manager.migrations()
+    }
+
+
+def readings(manager: ProxyManager, speed: Speed) -> tuple[Metric, ...]:
+    """Of the open migrations, asked for at each scrape."""
+    labels = ("migration", "side")
+    return (
+        Readings(
+            f"{PREFIX}_migration_bytes",
+            "Bytes of each open migration, both ways.",
+            labels,
+            lambda: _totals(manager),
+        ),
+        Readings(
+            f"{PREFIX}_migration_bytes_per_second",
+            "Throughput of each open migration in the last second.",
+            labels,
+            lambda: {name: speed.of(*name) for name in _totals(manager)},
+        ),
+        Readings(
+            f"{PREFIX}_open_streams",
+            "Streams that are open now.",
+            labels,
+            lambda: {
+                (one.request.key, str(one.request.side)): sum(
+                    len(listener.sessions()) for listener in one.listeners
+                )
+                for one in manager.migrations()
+            },
+        ),
+    )
 
 
 def _network() -> Network:

@@ -35,7 +35,7 @@ def strike() -> None:
         return watch(self, *args, **options)
 
     Reconciler.turn = stalled  # type: ignore[method-assign]  # what this module is for
-    HttpKubeClient.watch = broken  # type: ignore[method-assign,assignment]  # the same
+    HttpKubeClient.watch = broken  # type: ignore[method-assign]  # the same
 
 
 if __name__ == "__main__":

@@ -77,7 +77,9 @@ def test_nothing_is_lost_among_threads() -> None:
 
 
 def test_readings_are_asked_at_each_scrape_and_bounded() -> None:
-    values = {(str(number).zfill(4),): 1.0 for number in range(metrics.MOST_SERIES + 5)}
+    values: dict[tuple[str, ...], float] = {
+        (str(number).zfill(4),): 1.0 for number in range(metrics.MOST_SERIES + 5)
+    }
     readings = Readings("r_total", "R.", ("of",), lambda: values, "counter")
     lines = exposition([readings]).splitlines()
     assert lines[1] == "# TYPE r_total counter"
