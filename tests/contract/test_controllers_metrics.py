@@ -14,6 +14,7 @@ import pytest
 
 from lab.apiserver.server import ApiServer
 from tests.fakes.gc_site import DEADLINE, Site, leaked, site_in
+from tests.fakes.metric_reference import COMPONENTS
 from tests.fakes.node_process import until
 from tests.fakes.ports import free_ports
 
@@ -65,6 +66,9 @@ def test_a_daemon_tells_what_it_freed_and_that_the_api_is_away(
     assert counted(port, 'tortie_gc_leaks_seen_total{kind="address"}') == 1
     assert counted(port, "tortie_gc_last_success_timestamp_seconds") > 0
     assert counted(port, "tortie_gc_passes_total") >= 2
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", scraped(port), re.MULTILINE)
+    assert types == [(one.name, one.kind) for one in COMPONENTS["tortie-controllers"]]
+    assert re.search(r'^tortie_ipam_pool_used\{pool="\S+",cidr="\S+"\} [1-9]', scraped(port), re.M)
     server.stop()
     failed = 'tortie_gc_failures_total{reason="api"}'
     until("it is told", lambda: counted(port, failed) > 0, seconds=DEADLINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import resource
 import signal
 import socket
@@ -24,6 +25,7 @@ from libtortie.jsonlog import JsonLog
 from migration_proxy import daemon as daemon_module
 from migration_proxy.config import load_config
 from migration_proxy.daemon import Daemon
+from tests.fakes.metric_reference import COMPONENTS
 from tests.fakes.migration_proxies import (
     KEY,
     Pki,
@@ -157,6 +159,8 @@ def test_its_page(daemon: Running) -> None:
     assert page("/healthz") == "ok\n[+]control-socket\n[+]migrations\n"
     assert page("/readyz") == page("/healthz")
     assert page("/livez") == "ok\n[+]control-socket\n"
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", page("/metrics"), re.MULTILINE)
+    assert types == [(one.name, one.kind) for one in COMPONENTS["tortie-migration-proxy"]]
     assert f'tortie_migration_proxy_open_streams{{migration="{KEY}",side="target"}} 0' in page(
         "/metrics"
     )

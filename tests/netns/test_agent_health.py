@@ -3,6 +3,7 @@ for nothing that a restart would not cure."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ import pytest
 from libtortie.errors import Unavailable
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
+from tests.fakes.metric_reference import COMPONENTS
 from tests.fakes.node_process import until
 
 pytestmark = pytest.mark.root
@@ -59,8 +61,8 @@ class Patient(CalledNode):
     def heal(self, name: str) -> None:
         (self.faults / name).unlink()
 
-    def probe(self, path: str) -> dict[str, str]:
-        """By check what is wrong, of those that are. Raises `Unavailable` when nobody answers."""
+    def page(self, path: str) -> str:
+        """What is answered, whatever the status. Raises `Unavailable` when nobody does."""
 
         def ask() -> str:
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -73,7 +75,11 @@ class Patient(CalledNode):
             except OSError as error:
                 raise Unavailable(str(error)) from error
 
-        first, *checks = self.inside(ask).splitlines()
+        return self.inside(ask)
+
+    def probe(self, path: str) -> dict[str, str]:
+        """By check what is wrong, of those that are."""
+        first, *checks = self.page(path).splitlines()
         wrong = dict(line[3:].split(": ", 1) for line in checks if line.startswith("[-]"))
         assert (first == "ok") == (not wrong)
         return wrong
@@ -109,6 +115,20 @@ def struck(
     assert node.probe("/livez") == {}
     assert (set(dead) == {check}) == (check in ("reconciler", "cni-socket")), dead
     return said
+
+
+def test_it_serves_every_metric_that_it_is_said_to(node: Patient) -> None:
+    page = node.page("/metrics")
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+    said = {one.name: one.kind for one in COMPONENTS["tortie-node"]}
+    with_more = "tortie_conntrack_", "tortie_peer_", "tortie_cni_kubeconfig_"
+    assert types == {name: kind for name, kind in said.items() if not name.startswith(with_more)}
+    for series in (
+        'forged_frames_total{reason="arp"} ',
+        'reconciler_queue_seconds_sum{queue="events"} ',
+    ):
+        assert f"\ntortie_{series}" in page
+    assert "\ntortie_bird_up 1\n" in page
 
 
 def test_the_datastore_goes_away_and_comes_back(node: Patient) -> None:

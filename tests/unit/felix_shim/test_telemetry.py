@@ -68,6 +68,15 @@ def test_a_raise_without_a_frame_is_not_timed() -> None:
     assert "tortie_migration_sign_to_route_seconds_count" not in bench.scraped()
 
 
+def test_a_frame_that_came_to_nothing_times_no_later_raise() -> None:
+    bench = Bench()
+    bench.hear()
+    bench.tell("migration_transition", **{"endpoint": VM, "from": "live", "to": "suppressed"})
+    bench.now += 100
+    bench.tell("route_raised", endpoint=VM, dst=NET)
+    assert "tortie_migration_sign_to_route_seconds_count" not in bench.scraped()
+
+
 def test_where_there_is_bird_the_downtime_ends_when_it_has_the_route() -> None:
     bench = Bench()
     expected: list[tuple[Any, ...]] = []
