@@ -17,16 +17,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controllers.gc import Collector, Settings
-from controllers.metrics import PassMetrics
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
-from libtortie.errors import TortieError
-from libtortie.metrics_server import MetricsServer
+from libtortie.errors import InvalidInput, TortieError
+from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.times import parse_duration
+from libtortie.probing import Prober, answers, api_answers
+from libtortie.serving import Server
+from libtortie.serving_access import Place
+from libtortie.serving_pages import PROBES, Health, pages
 from libtortie.signals import set_on
 from libtortie.wording import DEFAULT_CONFIG, visible
 
+PLACE_FIELDS = ("host", "token_file", "cert_file", "key_file", "client_ca_file")
+PROBED = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
+"""What the datastore is asked for to see whether it answers."""
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
 
@@ -42,8 +48,7 @@ def run(args: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     if options.once and options.metrics_port:
         parser.error("--metrics-port is of what runs on: leave out --once")
-    if options.metrics_host and not options.metrics_port:
-        parser.error("--metrics-host is where --metrics-port is: give both")
+    place = _place(parser, options)
     stop = threading.Event()
     set_on(stop, signal.SIGTERM, signal.SIGINT)
     try:
@@ -53,7 +58,7 @@ def run(args: Sequence[str] | None = None) -> int:
         )
         try:
             collector = _collector(at, options, stop)
-            with _served(collector.metrics, options):
+            with _served(place, collector, at):
                 return 0 if collector.run() else 1
         finally:
             at.close()
@@ -128,12 +133,29 @@ def _add_metrics(command: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="serve Prometheus at /metrics of this port, without --once (default: no)",
     )
-    command.add_argument(
-        "--metrics-host",
-        default="",
-        metavar="ADDRESS",
-        help="where that port is (default: all addresses)",
-    )
+    for option, meta, text in (
+        ("host", "ADDRESS", "where that port is (default: loopback; others need one of the next)"),
+        ("token-file", "FILE", "who has one of its tokens may read"),
+        ("client-ca-file", "FILE", "whose certificate is of this CA (PEM) may read"),
+        ("cert-file", "FILE", "serve HTTPS with this certificate (PEM)"),
+        ("key-file", "FILE", "its key"),
+    ):
+        command.add_argument(f"--metrics-{option}", default="", metavar=meta, help=text)
+
+
+def _place(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Place:
+    """Where metrics and probes are served; ends the program when nobody could be."""
+    given = {name: getattr(options, f"metrics_{name}") for name in PLACE_FIELDS}
+    if not options.metrics_port:
+        for name in (one for one, value in given.items() if value):
+            option = name.replace("_", "-")
+            parser.error(f"--metrics-{option} is of what --metrics-port serves: give both")
+    place = Place(options.metrics_port, **given)
+    try:
+        place.check("--metrics-")
+    except InvalidInput as error:
+        parser.error(str(error))
+    return place
 
 
 def _collector(at: Connection, options: argparse.Namespace, stop: threading.Event) -> Collector:
@@ -163,9 +185,12 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
 
 
 @contextlib.contextmanager
-def _served(metrics: PassMetrics, options: argparse.Namespace) -> Iterator[None]:
-    """The metrics at their port, if one is asked for; a port that is taken stops nothing."""
-    if not options.metrics_port:
+def _served(place: Place, collector: Collector, at: Connection) -> Iterator[None]:
+    """Metrics and probes, if they are asked for; a port that is taken stops nothing.
+
+    Raises `InvalidInput` for files that let nobody in.
+    """
+    if not place.port:
         yield
         return
     told: list[str] = []
@@ -175,20 +200,48 @@ def _served(metrics: PassMetrics, options: argparse.Namespace) -> Iterator[None]
             told[:] = [reason]
             _complain(f"metrics: {reason}")
 
-    server = MetricsServer(
-        options.metrics_host,
-        options.metrics_port,
-        metrics.all(),
+    probers = _probers(at)
+    server = Server(
+        place,
+        pages(collector.metrics.all, _health(collector, probers)),
         serving=lambda _: told.clear(),
         trouble=trouble,
+        open=PROBES,
     )
-    thread = threading.Thread(target=server.run, name="metrics")
-    thread.start()
+    server.check()
+    threads = [threading.Thread(target=server.run, name="metrics")]
+    threads += [threading.Thread(target=one.run, name=one.name, daemon=True) for one in probers]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
+        for one in probers:
+            one.stop()  # one that hangs is not waited for
         server.stop()
-        thread.join()
+        threads[0].join()
+
+
+def _probers(at: Connection) -> list[Prober]:
+    store, kube = at.store, at.kube
+    found = [Prober("datastore", lambda: answers(lambda: store.get(PROBED)))]
+    if kube is not None:
+        found.append(Prober("api", lambda: api_answers(kube)))
+    return found
+
+
+def _health(collector: Collector, probers: Sequence[Prober]) -> Health:
+    course = collector.course
+
+    def live() -> dict[str, str]:
+        return {"loop": course.stalled()}
+
+    def ready() -> dict[str, str]:
+        found = {one.name: one.wrong() for one in probers}
+        stopping = "stopping" if collector.stop.is_set() else ""
+        return {**found, **live(), "pass": course.wrong, "stop": stopping}
+
+    return Health(live, ready)
 
 
 def _port(value: str) -> int:

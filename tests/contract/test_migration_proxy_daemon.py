@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from libtortie.jsonlog import JsonLog
 from migration_proxy import daemon as daemon_module
 from migration_proxy.config import load_config
 from migration_proxy.daemon import Daemon
+from tests.fakes.metric_reference import COMPONENTS
 from tests.fakes.migration_proxies import (
     KEY,
     Pki,
@@ -130,6 +133,18 @@ def test_a_killed_daemons_sockets_are_replaced(daemon: Running) -> None:
     connect(first["files"][0]).close()
 
 
+def test_a_proxy_that_nobody_can_ask_any_more_is_not_alive(daemon: Running) -> None:
+    daemon.start()
+    port = json.loads(daemon.config.read_text())["metrics_port"]
+    until(lambda: listens(port))
+    Path(daemon.control).unlink()
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=120)
+    with refused.value as answer:
+        said = f"not ok\n[-]control-socket: {daemon.control} was removed or replaced\n"
+        assert answer.read().decode() == said
+
+
 def test_its_page(daemon: Running) -> None:
     daemon.start()
     files = [str(daemon.directory / "target" / "virtqemud")]
@@ -141,7 +156,11 @@ def test_its_page(daemon: Running) -> None:
             return str(answer.read().decode())
 
     until(lambda: listens(port))
-    assert page("/healthz") == "ok\n"
+    assert page("/healthz") == "ok\n[+]control-socket\n[+]migrations\n"
+    assert page("/readyz") == page("/healthz")
+    assert page("/livez") == "ok\n[+]control-socket\n"
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", page("/metrics"), re.MULTILINE)
+    assert types == [(one.name, one.kind) for one in COMPONENTS["tortie-migration-proxy"]]
     assert f'tortie_migration_proxy_open_streams{{migration="{KEY}",side="target"}} 0' in page(
         "/metrics"
     )

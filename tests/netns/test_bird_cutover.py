@@ -111,6 +111,7 @@ def test_a_raise_moves_everyone_while_the_source_still_announces(source: BirdLab
     eventually(lambda: bool(source.birds[0].elevated_elsewhere([VM])))
     assert source.birds[0].elevated_elsewhere([VM]) == {VM: str(source.addresses[1].ip)}
     assert source.birds[1].elevated_elsewhere([VM]) == {}
+    assert [bird.raised_here(VM) for bird in source.birds[:2]] == [False, True]
     assert source.birds[0].announced_elsewhere([VM]) == {VM}
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
-from ipaddress import IPv4Network
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network, ip_network
 from typing import Any
 
 import pytest
 
 from controllers.gc import Collector, Settings
-from controllers.metrics import PassMetrics
+from controllers.metrics import PassMetrics, PoolState, pool_states
 from ipam.gc import Means
 from libtortie.errors import Unavailable
 from libtortie.metrics import exposition
 from libtortie.model.ipam import Handle
-from libtortie.model.keys import HandleKey
+from libtortie.model.keys import Blocks, HandleKey, Handles, Kind, Resources
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.gc_world import Town
 from tests.fakes.ipam_world import UNHURRIED
 
 GRACE = 900.0
+POOLS = Resources(Kind.IP_POOL)
 
 
 class Away(FaultyStore):
@@ -163,3 +164,39 @@ def test_a_datastore_that_is_away_is_a_failure_and_no_pass(bench: Bench) -> None
     assert said['tortie_gc_failures_total{reason="datastore"}'] == "2"
     assert said["tortie_gc_passes_total"] == "0"
     assert said["tortie_gc_last_success_timestamp_seconds"] == "0"
+
+
+def test_how_full_pools_are() -> None:
+    bench = Bench()
+    said = bench.passes(1)
+    blocks = bench.store.list(Blocks(4)).records
+    held = sum(one is not None for record in blocks for one in record.value.allocations)
+    assert held > 0
+    assert _total(said, "tortie_ipam_pool_used") == held
+    assert _total(said, "tortie_ipam_pool_blocks") == len(blocks)
+    pools = {ip_network(pool.value.spec.cidr) for pool in bench.store.list(POOLS).records}
+    for pool in pools:
+        (labels,) = [name for name in said if f'cidr="{pool}"' in name and "capacity" in name]
+        assert said[labels] == str(pool.num_addresses)
+    assert said["tortie_ipam_handles"] == str(len(bench.store.list(Handles()).records))
+
+
+def _total(said: dict[str, str], name: str) -> int:
+    return sum(int(value) for series, value in said.items() if series.startswith(f"{name}{{"))
+
+
+def test_blocks_of_no_pool_are_not_lost_and_what_cooled_down_is_free() -> None:
+    bench = Bench()
+    (record, *_) = bench.store.list(Blocks(4)).records
+    states = pool_states((), [record.value], lambda block: block)
+    assert states == {("", ""): PoolState(0, states["", ""].used, 1)}
+    free = replace(record.value, allocations=(None,) * len(record.value.allocations))
+    assert pool_states((), [record.value], lambda _: free)["", ""].used == 0
+
+
+def test_verdicts_by_kind_and_outcome() -> None:
+    bench = Bench()
+    bench.town.start("gone")
+    bench.town.remove_pod("gone")
+    assert bench.passes(1)['tortie_gc_verdicts{kind="address",outcome="wait"}'] == "1"
+    assert bench.passes(1)['tortie_gc_verdicts{kind="address",outcome="keep"}'] == "1"
