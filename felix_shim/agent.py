@@ -46,7 +46,7 @@ from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
-from felix_shim.kube_events import EventRecorder
+from felix_shim.kube_events import COMPONENT, NodeEvents
 from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
@@ -71,6 +71,7 @@ from ipam.client import IPAMClient
 from ipam.gc import Means
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
+from libtortie.events import EventSender
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
@@ -115,7 +116,7 @@ class Hands:
     sniffers: Announcements
     kernel: KernelSource
     bgp: BgpSources
-    events: EventRecorder | None
+    events: NodeEvents | None
     peering: Peering
 
 
@@ -252,7 +253,7 @@ def _live(parts: Parts) -> None:
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
-    events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
+    events = _tell_events(parts)
     peering = start_peering(parts.config, parts.address.address.ip, crew, log)
     metrics = (*parts.metrics, *peering.metrics, *bird_metrics(parts.config))
     parts = replace(parts, metrics=metrics)
@@ -260,8 +261,6 @@ def _live(parts: Parts) -> None:
     outlets = _outlets(parts, hands)
     reconciler = _reconciler(parts, outlets, inbox)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
-    if events is not None:
-        crew.start("events", events.run, events.stop)
     crew.start("owners", owners.run, owners.stop)
     crew.start("announcements", sniffers.run, sniffers.stop)
     crew.start("kernel", kernel.run, parts.kernel.close)
@@ -280,6 +279,18 @@ def _live(parts: Parts) -> None:
         left = crew.dismiss(STOP_SECONDS)
         if left:
             log.error("threads_left", threads=left)
+
+
+def _tell_events(parts: Parts) -> NodeEvents | None:
+    """Kubernetes Events of what the log tells, on a thread that nobody waits for."""
+    if parts.kube is None:
+        return None
+    host = parts.config.kube_node
+    sender = EventSender(parts.kube, COMPONENT, host, parts.log, _now, time.monotonic, host)
+    events = NodeEvents(sender)
+    parts.log.listen(events.hear)
+    parts.crew.start("events", sender.run, sender.stop)
+    return events
 
 
 def _own_addresses(parts: Parts, ipam: IPAMClient) -> OwnAddresses:

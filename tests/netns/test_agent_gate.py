@@ -77,11 +77,12 @@ class Scene:
         return began
 
     def told(self, words: str) -> list[PodEvent]:
-        """The Events that say so; they are warnings about the VM's pod."""
+        """The warnings about the VM's pod that say so, as Events."""
         events, _ = self.node.kube(lambda api: api.list(PodEvent, NAMESPACE))
-        found = [event for event in events if words in event.message]
-        assert all((one.involved_object["name"], one.type) == (POD, "Warning") for one in found)
-        return found
+        found = [one for one in events if words in one.message and one.type == "Warning"]
+        of_pod = [one for one in found if one.involved_object["kind"] == "Pod"]
+        assert all(one.involved_object["name"] == POD for one in of_pod)
+        return of_pod
 
     def assert_nothing_denied_passes(self, began: float) -> None:
         """Of what is sent to another port, though what is sent to the guest's own is answered."""
