@@ -13,20 +13,24 @@ import os
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controllers.gc import Collector, Settings
 from controllers.metrics import PassMetrics
+from ipam.annals import Annals
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import TortieError
+from libtortie.history import Direct
 from libtortie.metrics_server import MetricsServer
 from libtortie.model.times import parse_duration
 from libtortie.signals import set_on
 from libtortie.wording import DEFAULT_CONFIG, visible
 
+WHO = "tortie-controllers"
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
 
@@ -142,12 +146,14 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
     def pause(seconds: float) -> None:
         stop.wait(seconds)
 
+    history = Direct(at.store, f"{WHO} {uuid.uuid4().hex}")
     means = Means(
         at.store,
         at.kube,
         lambda: datetime.now(UTC),
         sleep=pause,
         stopped=stop.is_set,
+        annals=Annals(WHO, lambda: datetime.now(UTC), history.write),
     )
     settings = Settings(
         grace=options.grace,
@@ -158,7 +164,7 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
         json=options.output == "json",
     )
     say = _say if settings.once else _say_if_possible
-    return Collector(means, settings, stop, say, _complain)
+    return Collector(means, settings, stop, say, _complain, history=history)
 
 
 @contextlib.contextmanager

@@ -302,6 +302,7 @@ class Reconciler:
                 endpoint=local.id,
                 state=local.machine.state,
                 episode=local.machine.episode,
+                migration_uid=local.machine.migration_uid,
                 remembered=known is not None,
             )
         self._settle(endpoint)
