@@ -13,14 +13,17 @@ import os
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controllers.gc import Collector, Settings
+from ipam.annals import Annals
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import InvalidInput, TortieError
+from libtortie.history import Direct
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.times import parse_duration
 from libtortie.probing import Prober, answers, api_answers
@@ -33,6 +36,7 @@ from libtortie.wording import DEFAULT_CONFIG, visible
 PLACE_FIELDS = ("host", "token_file", "cert_file", "key_file", "client_ca_file")
 PROBED = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
 """What the datastore is asked for to see whether it answers."""
+WHO = "tortie-controllers"
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
 
@@ -165,12 +169,14 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
     def pause(seconds: float) -> None:
         stop.wait(seconds)
 
+    history = Direct(at.store, f"{WHO} {uuid.uuid4().hex}")
     means = Means(
         at.store,
         at.kube,
         lambda: datetime.now(UTC),
         sleep=pause,
         stopped=stop.is_set,
+        annals=Annals(WHO, lambda: datetime.now(UTC), history.write),
     )
     settings = Settings(
         grace=options.grace,
@@ -181,7 +187,7 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
         json=options.output == "json",
     )
     say = _say if settings.once else _say_if_possible
-    return Collector(means, settings, stop, say, _complain)
+    return Collector(means, settings, stop, say, _complain, history=history)
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class Monitor:
     _cni: CNIServer | None = None
 
     def __post_init__(self) -> None:
-        self.log.tap = self._told
+        self.log.listen(self._told)
 
     def _told(self, event: str, fields: health.Fields) -> None:
         self.telemetry.told(event, fields)

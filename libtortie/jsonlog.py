@@ -24,6 +24,10 @@ Level = Literal["debug", "info", "warning", "error"]
 _TROUBLE = ("_error", "_failed", "_timeout", "_unknown")
 _RANK: dict[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
+Hearer = Callable[[str, Mapping[str, object]], None]
+"""What is told of each line, its event and fields, on the caller's thread: it must neither wait nor
+raise."""
+
 
 class Log(Protocol):
     """Where decisions are told."""
@@ -61,8 +65,11 @@ class JsonLog:
         self._now = now
         self._node = node
         self._lock = threading.Lock()
-        self.tap: Callable[[str, Mapping[str, object]], None] = _nobody
-        """Told of every event, of whatever level, before it is written; must not raise."""
+        self._hearers: tuple[Hearer, ...] = ()
+
+    def listen(self, hear: Hearer) -> None:
+        """Have every decision from now on told to `hear` too, whatever the level of its line."""
+        self._hearers = (*self._hearers, hear)
 
     def debug(self, event: str, **fields: object) -> None:
         """Something only a developer wants to know."""
@@ -85,7 +92,8 @@ class JsonLog:
         self._write("warning" if event.endswith(_TROUBLE) else "info", event, fields)
 
     def _write(self, level: Level, event: str, fields: dict[str, object]) -> None:
-        self.tap(event, fields)
+        for hear in self._hearers:
+            hear(event, fields)
         if _RANK[level] < self._threshold:
             return
         now = self._now()
@@ -147,10 +155,6 @@ def open_log(path: str, level: Level, node: str, limits: Limits | None = None) -
         return JsonLog(RotatingFile(Path(path), limits), level=level, node=node)
     except OSError as error:
         raise InvalidInput(f"log_file {path}: {error}") from error
-
-
-def _nobody(event: str, fields: Mapping[str, object]) -> None:
-    """Nobody listens."""
 
 
 def _plain(value: object) -> object:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from libtortie.history import sentence
+from libtortie.model.history import Fact, Step, What
 from libtortie.model.times import parse_rfc3339
 from tortiectl.kubevirt.objects import Migration
 
@@ -109,6 +111,19 @@ def of_log(text: str, subject: Subject) -> Iterator[Moment]:
         if when is not None and event:
             source = _SOURCES.get(event, "agent")
             yield Moment(when, str(body.get("node", "?")), source, _words(event, body), event)
+
+
+def of_history(facts: Iterable[Fact], subject: Subject, *, steps: bool) -> Iterator[Moment]:
+    """The history's: what it has of the migration or its pods. `steps`: what agents saw, too."""
+    for fact in facts:
+        own = bool(subject.uid) and fact.details.get("migration_uid") == subject.uid
+        theirs = fact.namespace == subject.namespace and fact.pod in subject.pods
+        if (own or theirs) and (steps or fact.what is not What.MIGRATION):
+            event = _STEPS.get(fact.details.get("step", ""), fact.what.value)
+            yield Moment(fact.at, fact.by, "history", sentence(fact), event)
+
+
+_STEPS = {Step.HEARD.value: "sign", Step.RAISED.value: RAISED}
 
 
 def _belongs(body: Mapping[str, Any], subject: Subject) -> bool:

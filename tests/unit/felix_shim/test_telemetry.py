@@ -180,7 +180,7 @@ def test_events_below_the_logs_level_are_counted_all_the_same() -> None:
 
     bench = Bench()
     log = JsonLog(Nowhere(), level="error")
-    log.tap = bench.telemetry.told
+    log.listen(bench.telemetry.told)
     log.debug("sign_dropped", reason="late")
     assert bench.scraped()['tortie_vm_signs_dropped_total{reason="late"}'] == 1
 
