@@ -11,6 +11,7 @@ import click
 from libtortie.errors import InvalidInput, NotFound, TortieError, first_line
 from libtortie.kube.objects import Api
 from libtortie.kube.port import NotServed
+from libtortie.timeline import Moment, Timeline, of_migration
 from libtortie.wording import visible
 from tortiectl.kubevirt.access import Access, default_namespace, open_api
 from tortiectl.kubevirt.objects import Migration
@@ -19,15 +20,7 @@ from tortiectl.kubevirt.reading import absent, decode, read_list, split_id
 from tortiectl.options import config_option, not_empty
 from tortiectl.output import readable_json
 from tortiectl.trace import render
-from tortiectl.trace.moments import (
-    Moment,
-    Timeline,
-    of_events,
-    of_log,
-    of_migration,
-    subject_of,
-    timeline,
-)
+from tortiectl.trace.moments import of_events, of_log, subject_of, timeline
 
 EVENT = Api("", "v1", "events", "Event", True)
 
