@@ -11,7 +11,18 @@ from sys import intern
 
 from controllers.page.moves import Move, moves_table
 from controllers.page.past import Past
-from controllers.page.sheet import Cell, Fact, Part, Sheet, Table, migration_link, table_of, vm_link
+from controllers.page.sheet import (
+    CALM,
+    LIVE,
+    Cell,
+    Fact,
+    Part,
+    Sheet,
+    Table,
+    migration_link,
+    table_of,
+    vm_link,
+)
 from ipam.vm_handles import Piece, VMHandle
 from libtortie.kube.objects import VirtualMachineInstance
 from libtortie.model.ipam import Owner
@@ -143,7 +154,7 @@ def vm_sheet(one: Machine, moves: Iterable[Move], past: Past, part: Part) -> She
             moves_table("migrations", "Migrations", own, Part(size=part.size)),
             table_of("history", "History", events, told, lambda f: (f.at, f.by, f.text), part=part),
         ),
-        refresh=2 if any(move.running for move in own) else 10,
+        refresh=LIVE if any(move.running for move in own) else CALM,
     )
 
 

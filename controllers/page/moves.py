@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from controllers.page.past import Past, Recorded
-from controllers.page.sheet import Cell, Fact, Part, Sheet, Table, migration_link, table_of, vm_link
+from controllers.page.sheet import (
+    CALM,
+    Cell,
+    Fact,
+    Part,
+    Sheet,
+    Table,
+    migration_link,
+    table_of,
+    vm_link,
+)
 from libtortie.kube.migrations import Migration
 from libtortie.timeline import Moment, Timeline, at, of_migration, picture, time_of, zero_of
 
@@ -186,5 +196,5 @@ def move_sheet(one: Move, now: datetime, part: Part) -> Sheet:
         (table_of("moments", "Timeline", columns, one.moments, row, part=part),),
         picture(told, title) if one.moments else None,
         notes,
-        refresh=1 if one.running else 10,
+        refresh=1 if one.running else CALM,
     )

@@ -15,14 +15,12 @@ from controllers.page.past import Past
 from controllers.page.pools import blocks_table, pools_table
 from controllers.page.problems import Health, LastPass, pass_table, problems_table, unjudged_table
 from controllers.page.read import Instances, Jobs, Network, Source
-from controllers.page.sheet import PAGE_ROWS, Age, Fact, Part, Sheet
+from controllers.page.sheet import CALM, LIVE, PAGE_ROWS, Age, Fact, Part, Sheet
 from controllers.page.shelf import WAIT_SECONDS, Look, Shelf
 from libtortie.errors import NotFound
 
 T = TypeVar("T")
 
-LIVE, CALM = 2, 10
-"""Seconds after which a page is looked at again, while something moves and else."""
 LAST = Part(size=10)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from controllers.page.sheet import Age, Cell, Fact, Link, Plain, Sheet, Table
+from controllers.page.sheet import FIRST, Age, Cell, Fact, Link, Plain, Sheet, Table
 from libtortie.model.times import rfc3339
 from libtortie.svg import Markup, join, tag
 
@@ -129,6 +129,8 @@ def _alarm(age: Age) -> Markup:
     if not age.trouble:
         return Markup("")
     if age.at is None:
+        if age.trouble == FIRST:
+            return tag("p", f"{age.name}: {FIRST}", class_="note")
         text = f"{age.name}: nothing is known yet: {age.trouble}"
     else:
         text = f"{age.name}: this is of {_time(age.at)}: {age.trouble}"

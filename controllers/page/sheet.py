@@ -18,6 +18,10 @@ T = TypeVar("T")
 
 PAGE_ROWS = 100
 MOST_ROWS = 1000
+LIVE, CALM = 2, 5
+"""Seconds after which a page is looked at again, while something moves and else."""
+FIRST = "it is being read for the first time"
+"""The one trouble that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class Sheet:
     picture: Markup | None = None
     notes: tuple[str, ...] = ()
     ages: tuple[Age, ...] = ()
-    refresh: int = 10
+    refresh: int = CALM
     search: str | None = None
     wrong: int = 0
     """HTTP's status of a request that gets no page."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from controllers.page.sheet import FIRST
 from libtortie.cycles import unsearched
 from libtortie.errors import TortieError, first_line
 
@@ -55,7 +56,7 @@ class Shelf(Generic[T]):
         self.name, self._read, self._fresh, self._complain = name, read, fresh, complain
         self._monotonic, self._now, self._wait = monotonic, now, wait
         self._changed = threading.Condition()
-        self._look: Look[T] = Look(None, None, "it is being read for the first time")
+        self._look: Look[T] = Look(None, None, FIRST)
         self._done = 0
         self._due = self._monotonic()
         self._wanted = self._stopped = False

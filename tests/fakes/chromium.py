@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from libtortie.errors import Unavailable
 from tests.fakes.node_process import until
 
 FLAGS = (
@@ -46,7 +47,8 @@ class Chromium:
         while True:
             told = self._read()
             if told.get("id") == number:
-                assert "error" not in told, told
+                if "error" in told:  # the page it was asked of is being left, most often
+                    raise Unavailable(f"{method}: {told['error']}")
                 return told["result"]
             self.events.append(told)
 
