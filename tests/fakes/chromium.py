@@ -70,9 +70,12 @@ class Chromium:
 
     def go(self, url: str) -> None:
         """Open an address and wait until it is loaded."""
-        gone = self("Page.navigate", url=url)
-        assert "errorText" not in gone, gone
+        until(f"{url} opens", lambda: not self.fails(url), seconds=DEADLINE)
         self.until("it is loaded", "document.readyState === 'complete'")
+
+    def fails(self, url: str) -> str:
+        """Open an address; why it cannot be, "" when it can."""
+        return str(self("Page.navigate", url=url).get("errorText", ""))
 
     def until(self, what: str, script: str) -> None:
         """Wait until an expression holds."""
