@@ -13,6 +13,7 @@ from cni_plugin import annotations as wishes
 from cni_plugin import dataplane, endpoint, interfaces, mtu, profile
 from cni_plugin.addresses import NOBODY, Addresses, Giver, of_program, recorded
 from cni_plugin.annotations import wanted_addresses
+from cni_plugin.calls import note
 from cni_plugin.delegate import Delegate
 from cni_plugin.endpoint import Place
 from cni_plugin.errors import AttachmentConflict, PolicyLate
@@ -120,6 +121,7 @@ class Attaching:
             if not before:
                 self.undo.push("release addresses", lambda: p.ipam.release(handle))
             return p.ipam.assign(handle, owner, want, previous_owner_gone=self._sandbox_gone)
+        note(kept=bool(before), target=workload.is_target)
         if not any(same_sandbox(o, owner) for a in before for o in (a.active, a.alternate)):
             self.undo.push("disown address", lambda: self._disown(owner, fresh=not before))
         if workload.is_target:

@@ -97,6 +97,13 @@ class Workload:
         """Whether this is the target pod of a live migration."""
         return self.vm is not None and bool(self.vm.migration_uid)
 
+    @property
+    def whose(self) -> Mapping[str, str]:
+        """The pod's and the VM's UIDs and the VM's name, as fields of the call's log line."""
+        vm = self.vm
+        named = {"vmi": vm.name, "vmi_uid": vm.vmi_uid} if vm is not None else {}
+        return {**({"pod_uid": self.pod_uid} if self.pod_uid else {}), **named}
+
     def owner(self, node: str, now: datetime) -> dict[str, str]:
         """The IPAM owner attributes of this sandbox."""
         vm = self.vm or VMIdentity("", "")

@@ -53,6 +53,7 @@ class Plugin:
         self._require_sandbox(args)
         with phase(IDENTITY):
             workload = p.identify.workload(args, conf)
+        note(**workload.whose)
         place = place_of(args, p.node)
         with locked(p, place.lock_key), ExitStack() as stack:
             workload = interfaces.seated(p, args, conf.name, workload)

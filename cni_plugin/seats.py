@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cni_plugin import interfaces
+from cni_plugin.calls import note
 from cni_plugin.identity import VMIdentity
 from cni_plugin.ports import Ports
 from cni_plugin.skel import CmdArgs
@@ -73,4 +74,5 @@ def leave(ports: Ports, seat: Seat) -> None:
         if sits and isinstance(error, Unavailable):
             raise
         return
-    ports.ipam.disown_vm(handle, leaver, vm_deleting=deleting)
+    freed = ports.ipam.disown_vm(handle, leaver, vm_deleting=deleting)
+    note(vmi=name, vmi_uid=vm.vmi_uid, freed=freed)

@@ -176,6 +176,8 @@ def _serve(
     args = None if command in ("GC", "STATUS") else parse_args(command, env)
     if args is not None:
         note(namespace=args.namespace, pod=args.pod)
+        if args.pod_uid:
+            note(pod_uid=args.pod_uid)
     conf = parse_conf(stdin, env.get("CNI_PATH", ""))
     note(network=conf.name)
     _require_version(command, conf.cni_version)

@@ -35,11 +35,13 @@ from cni_plugin.skel import INTERNAL_ERROR, PluginVerbs, Response, dispatch, err
 from cni_plugin.throttle import DEFAULT_BURST, Throttled
 from cni_plugin.types import MAX_STDIN, NetConf
 from cni_plugin.undo import Log
+from ipam.annals import Annals
 from ipam.client import IPAMClient
 from ipam.persistence import persistence
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, Malformed, first_line
+from libtortie.history_spool import HISTORY_SPOOL, Spool
 from libtortie.kube.config import KubeConfig, Material, direct, load_kubeconfig
 from libtortie.kube.objects import KubeNode
 from libtortie.kube.port import KubeReader
@@ -69,6 +71,7 @@ class SharedParts:
     table_ready: Callable[[], bool]
     log: Log
     ipam: IPAMClient | None = None
+    annals: Annals | None = None
     namespaces: Namespaces = field(default_factory=Netns)
     locks: AttachmentLocks = field(default_factory=lambda: FileLocks(RUN_DIR / LOCKS))
     mtu_file: Path = MTU_FILE
@@ -100,7 +103,7 @@ def build_plugin(
 def _ports(conf: NetConf, parts: SharedParts) -> Ports:
     return Ports(
         identify=Identifier(parts.kube, lambda: persistence(parts.store, parts.kube).value),
-        ipam=parts.ipam or IPAMClient(parts.store, parts.node, now=_now),
+        ipam=parts.ipam or IPAMClient(parts.store, parts.node, now=_now, annals=parts.annals),
         store=parts.store,
         kernel=parts.kernel,
         namespaces=parts.namespaces,
@@ -168,7 +171,16 @@ def _open_parts(conf: NetConf, log: Log) -> SharedParts:
         log=log,
         locks=FileLocks(Path(conf.agent_socket).parent / LOCKS),
         agent_listens=lambda: listens(conf.agent_socket),
+        annals=_annals(conf, node),
     )
+
+
+def _annals(conf: NetConf, node: str) -> Annals | None:
+    """The history by way of the spool that this node's agent empties, if one was ever here."""
+    nodename = Path(conf.nodename_file or NODENAME_FILE)
+    if not nodename.exists():
+        return None
+    return Annals(node, _now, Spool(nodename.with_name(HISTORY_SPOOL)).append)
 
 
 def listens(path: str) -> bool:

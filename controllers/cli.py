@@ -13,26 +13,29 @@ import os
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controllers.gc import Collector, Settings
 from controllers.metrics import PassMetrics
 from controllers.page.options import PORT, add_options, place_of
-from controllers.page.past import no_past
 from controllers.page.problems import LastPass
 from controllers.page.read import Source
 from controllers.page.serve import page_at
+from ipam.annals import Annals
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import TortieError
+from libtortie.history import Direct
 from libtortie.metrics_server import MetricsServer
 from libtortie.model.times import parse_duration
 from libtortie.serving_access import Place
 from libtortie.signals import set_on
 from libtortie.wording import DEFAULT_CONFIG, visible
 
+WHO = "tortie-controllers"
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
 PAGE_API_SECONDS = 10.0
@@ -191,12 +194,14 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
     def pause(seconds: float) -> None:
         stop.wait(seconds)
 
+    history = Direct(at.store, f"{WHO} {uuid.uuid4().hex}")
     means = Means(
         at.store,
         at.kube,
         lambda: datetime.now(UTC),
         sleep=pause,
         stopped=stop.is_set,
+        annals=Annals(WHO, lambda: datetime.now(UTC), history.write),
     )
     settings = Settings(
         grace=options.grace,
@@ -207,7 +212,7 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
         json=options.output == "json",
     )
     say = _say if settings.once else _say_if_possible
-    return Collector(means, settings, stop, say, _complain)
+    return Collector(means, settings, stop, say, _complain, history=history)
 
 
 @contextlib.contextmanager
@@ -249,7 +254,7 @@ def _paged(
         yield
         return
     with _connected(options, PAGE_API_SECONDS) as at:
-        source = Source(at.store, at.kube, no_past)
+        source = Source(at.store, at.kube)
         with page_at(place, source, passes, _complain):
             yield
 

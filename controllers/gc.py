@@ -17,6 +17,7 @@ from ipam.gc import Means, Memory, Outcome, Swept, sweep
 from ipam.gc_verdicts import Unknown
 from libtortie.cycles import unsearched
 from libtortie.errors import TortieError, first_line
+from libtortie.history import Direct, pruned
 
 TROUBLE_SECONDS = 30.0
 """Pause after a pass that could not be made, at most."""
@@ -59,7 +60,9 @@ class Collector:
     complain: Callable[[str], None]
     metrics: PassMetrics = field(default_factory=PassMetrics)
     passes: LastPass | None = None
+    history: Direct | None = None
     _memory: Memory = field(default_factory=dict)
+    _history_trouble: str = ""
 
     def run(self) -> bool:
         """Until it is stopped; with `once` until what one pass found was confirmed, a grace later.
@@ -113,6 +116,7 @@ class Collector:
         else:
             for line in report.text(swept, dry_run=settings.dry_run):
                 self.say((line,))
+        self._keep_history()
         took = self.means.monotonic() - began
         self.metrics.made(swept, before, took, dry_run=settings.dry_run)
         if self.passes is not None:
@@ -123,6 +127,16 @@ class Collector:
         else:
             self.metrics.succeeded(self.means.now())
         return left
+
+    def _keep_history(self) -> None:
+        """Store what this pass freed, and remove what is too old or too much; told once if not."""
+        if self.history is None or self.settings.dry_run:
+            return
+        self.history.flush()
+        trouble = self.history.trouble or pruned(self.means.store, self.means.now())
+        if trouble and trouble != self._history_trouble:
+            self.complain(f"history: {trouble}")
+        self._history_trouble = trouble
 
 
 def _left_of(swept: Swept) -> Pass:

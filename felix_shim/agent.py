@@ -46,8 +46,7 @@ from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
-from felix_shim.kube_events import EventRecorder
-from felix_shim.kube_node import NodeCondition
+from felix_shim.kube_events import NodeEvents
 from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
 from felix_shim.node import register
@@ -64,8 +63,10 @@ from felix_shim.reconciler import Clocks, Reconciler, Rim
 from felix_shim.sources import KernelSource, KubeSource, StoreSource
 from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id
+from felix_shim.telling import keep_history, tell_condition, tell_events
 from felix_shim.watchdog import Watchdog
 from felix_shim.world import World
+from ipam.annals import Annals
 from ipam.attempts import DEFAULT_RETRY, Attempts
 from ipam.client import IPAMClient
 from ipam.gc import Means
@@ -99,6 +100,7 @@ class Parts:
     log: JsonLog
     crew: Crew
     metrics: tuple[Metric, ...] = ()
+    annals: Annals | None = None
 
     @property
     def node(self) -> str:
@@ -115,7 +117,7 @@ class Hands:
     sniffers: Announcements
     kernel: KernelSource
     bgp: BgpSources
-    events: EventRecorder | None
+    events: NodeEvents | None
     peering: Peering
 
 
@@ -246,22 +248,21 @@ def _live(parts: Parts) -> None:
         crew.start(f"lane-{name}", lane.run, lane.stop)
     watchdog = Watchdog(lanes, log)
     crew.start("watchdog", watchdog.run, watchdog.stop)
-    ipam = IPAMClient(parts.store, parts.node, now=_now)
+    annals = keep_history(parts.config, parts.store, crew, log, _now)
+    ipam = IPAMClient(parts.store, parts.node, now=_now, annals=annals)
     promoting = ipam.with_retry(RETRY)
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
-    events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
+    events = tell_events(parts.config, parts.kube, crew, log, _now)
     peering = start_peering(parts.config, parts.address.address.ip, crew, log)
     metrics = (*parts.metrics, *peering.metrics, *bird_metrics(parts.config))
-    parts = replace(parts, metrics=metrics)
+    parts = replace(parts, metrics=metrics, annals=annals)
     hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
     outlets = _outlets(parts, hands)
     reconciler = _reconciler(parts, outlets, inbox)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
-    if events is not None:
-        crew.start("events", events.run, events.stop)
     crew.start("owners", owners.run, owners.stop)
     crew.start("announcements", sniffers.run, sniffers.stop)
     crew.start("kernel", kernel.run, parts.kernel.close)
@@ -290,7 +291,7 @@ def _own_addresses(parts: Parts, ipam: IPAMClient) -> OwnAddresses:
 
 def _collect_addresses(parts: Parts, kube: HttpKubeClient) -> None:
     """Free what stopped VMs leave behind, on threads that nobody waits for."""
-    means = Means(parts.store, kube, _now)
+    means = Means(parts.store, kube, _now, annals=parts.annals)
     collector = Collector(means, parts.node, parts.log, parts.config.vm_gone_grace_seconds)
     deleted = DeletedVMs(kube, collector.nudge, parts.log)
     parts.crew.start("collector", collector.run, collector.stop)
@@ -340,14 +341,14 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
     cni.open()
     crew.start("cni", cni.run)
     log.info("cni_serving", socket=parts.config.cni_socket)
-    if parts.kube is not None and parts.config.k8s_node_condition:
-        condition = NodeCondition(parts.kube, parts.config.kube_node, log, _now)
-        crew.start("node-condition", condition.run, condition.stop)
+    condition = tell_condition(parts.config, parts.kube, crew, log, _now)
     if parts.kube is not None:
         _collect_addresses(parts, parts.kube)
     proxy = _keep_proxy(parts)
     spare_collector()
     crew.over.wait()
+    if condition is not None and not crew.failed:
+        condition.leave()
     if proxy is not None:
         proxy.stop()  # everybody serves on meanwhile: the migrations it drains need us
     if not cni.stop():

@@ -22,6 +22,7 @@ from felix_shim.policy_compile import merged
 from libtortie import go_yaml
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
+from libtortie.history_spool import HISTORY_SPOOL
 from libtortie.model.policy import PortRange
 from libtortie.rotating import Limits
 
@@ -255,6 +256,11 @@ class NodeConfig(Access):
     def mtu_file(self) -> Path:
         """Where the CNI plugin finds the MTU."""
         return Path(self.state_dir) / "mtu"
+
+    @property
+    def history_file(self) -> Path:
+        """What waits to be stored in the history; the plugin's fallback appends to it too."""
+        return Path(self.state_dir) / HISTORY_SPOOL
 
     @property
     def policy_cache_dir(self) -> Path:

@@ -1,137 +1,99 @@
-"""Warnings about a pod as Kubernetes Events, so that `kubectl describe pod` shows them.
+"""The agent's Kubernetes Events: about a VM's pod and about the VM, of what the log tells anyway.
 
-A courtesy: nothing waits for it, what fails is logged, and when the API is slower than the
-warnings come the oldest are dropped and counted.
+`hear` is a listener of the log: on whatever thread decides, it looks an Event up in a table
+(`notices`) and passes it on. Never: wait, raise, or ask the API there.
 """
 
 from __future__ import annotations
 
 import threading
-import uuid
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, ClassVar, Protocol, TypeVar
 
-from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint
-from libtortie.errors import TortieError, first_line
-from libtortie.kube.objects import Api, KubeObject
-from libtortie.model.times import rfc3339
+from felix_shim.notices import Wording, wording
+from libtortie.events import (
+    EventSender,
+    KubeEvent,
+    Notice,
+    Severity,
+    Subject,
+    instance,
+    pod,
+)
+from libtortie.model.names import vm_of_handle
+
+__all__ = ["CLOSED_REASON", "COMPONENT", "REASON", "KubeEvent", "NodeEvents", "subjects"]
 
 COMPONENT = "tortie-node"
 REASON = "LiveMigrationWarning"
 CLOSED_REASON = "PolicyNotObeyed"
-MOST_WAITING = 64
-MESSAGE_MAX = 1024
-"""Characters; the API refuses longer messages."""
 
-T = TypeVar("T", bound=KubeObject)
+Subjects = tuple[Subject, ...]
 
 
-class KubeEvent(KubeObject):
-    """A core Event."""
-
-    api: ClassVar[Api] = Api("", "v1", "events", "Event", True)
-
-
-class Creator(Protocol):
-    """The one verb this needs of a Kubernetes client."""
-
-    def create(self, model: type[T], body: Mapping[str, Any]) -> T:
-        """Create an object. Raises `AlreadyExists` and what every call may raise."""
-        ...
-
-
-def event_body(
-    endpoint: Endpoint,
-    text: str,
-    *,
-    node: str,
-    now: datetime,
-    suffix: str,
-    reason: str = REASON,
-) -> dict[str, Any]:
-    """The Event about an endpoint's pod. Pure."""
-    pod, namespace = endpoint.id.pod, endpoint.id.namespace
-    involved = {"apiVersion": "v1", "kind": "Pod", "name": pod, "namespace": namespace}
-    if endpoint.pod_uid:
-        involved["uid"] = endpoint.pod_uid
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{pod[:230]}.{suffix}", "namespace": namespace},
-        "involvedObject": involved,
-        "reason": reason,
-        "message": text[:MESSAGE_MAX],
-        "type": "Warning",
-        "source": {"component": COMPONENT, "host": node},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": node,
-        "firstTimestamp": rfc3339(now),
-        "lastTimestamp": rfc3339(now),
-        "count": 1,
-    }
+def subjects(namespace: str, name: str, whose: Mapping[str, object]) -> Subjects:
+    """The pod, and the VM if it is one's; `whose` has `pod_uid`, `vmi`, `vmi_uid`."""
+    found = [pod(namespace, name, str(whose.get("pod_uid") or ""))] if name else []
+    if whose.get("vmi"):
+        found.append(instance(namespace, str(whose["vmi"]), str(whose.get("vmi_uid") or "")))
+    return tuple(found)
 
 
 @dataclass(slots=True)
-class EventRecorder:
-    """`warn` from any thread, at once; `run` is the thread that creates the Events."""
+class NodeEvents:
+    """Safe from any thread; everything returns at once."""
 
-    kube: Creator
-    node: str
-    log: Log
-    now: Callable[[], datetime]
-    new_suffix: Callable[[], str] = lambda: uuid.uuid4().hex[:16]
-    dropped: int = 0
-    _waiting: deque[tuple[Endpoint, str, str, datetime]] = field(default_factory=deque)
-    _stopped: bool = False
-    _condition: threading.Condition = field(default_factory=threading.Condition)
+    sender: EventSender
+    _of: dict[object, Subjects] = field(default_factory=dict)
+    _endpoints: dict[object, object] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def warn(self, endpoint: Endpoint, text: str) -> None:
-        """Create an Event about a migration soon."""
-        self._add(endpoint, text, REASON)
+        """Tell of a migration's trouble."""
+        self._tell(_of_endpoint(endpoint), Wording(REASON, text, Severity.WARNING))
 
     def closed(self, endpoint: Endpoint, text: str) -> None:
-        """Create an Event about a policy that closes an endpoint soon."""
-        self._add(endpoint, text, CLOSED_REASON)
+        """Tell of a policy that closes an endpoint."""
+        self._tell(_of_endpoint(endpoint), Wording(CLOSED_REASON, text, Severity.WARNING))
 
-    def _add(self, endpoint: Endpoint, text: str, reason: str) -> None:
-        with self._condition:
-            if len(self._waiting) >= MOST_WAITING:
-                self._waiting.popleft()
-                self.dropped += 1
-            self._waiting.append((endpoint, text, reason, self.now()))
-            self._condition.notify()
+    def hear(self, event: str, fields: Mapping[str, object]) -> None:
+        """Tell of a decision, if it is one that operators ask about."""
+        if event in ("endpoint_added", "endpoint_removed"):
+            self._know(fields, gone=event == "endpoint_removed")
+            return
+        said = wording(event, fields)
+        if said is not None:
+            self._tell(self._about(fields), said)
 
-    def run(self) -> None:
-        """The thread's body: what waits, until `stop`."""
-        while True:
-            with self._condition:
-                while not self._waiting and not self._stopped:
-                    self._condition.wait()
-                if self._stopped:
-                    return
-            self.create_next()
+    def _know(self, fields: Mapping[str, object], *, gone: bool) -> None:
+        """Who an endpoint is: later lines name it alone."""
+        endpoint, container = fields.get("endpoint"), fields.get("container_id")
+        namespace, name = getattr(endpoint, "namespace", ""), getattr(endpoint, "pod", "")
+        with self._lock:
+            if gone:
+                self._of.pop(endpoint, None)
+                self._endpoints.pop(container, None)
+            else:
+                self._of[endpoint] = subjects(namespace, name, fields)
+                self._endpoints[container] = endpoint
 
-    def create_next(self) -> None:
-        """Create the oldest that waits, if any."""
-        with self._condition:
-            if not self._waiting:
-                return
-            endpoint, text, reason, when = self._waiting.popleft()
-        suffix = self.new_suffix()
-        body = event_body(endpoint, text, node=self.node, now=when, suffix=suffix, reason=reason)
-        try:
-            self.kube.create(KubeEvent, body)
-        except TortieError as error:
-            self.log.warning(
-                "event_failed", endpoint=endpoint.id, reason=first_line(error), dropped=self.dropped
-            )
+    def _about(self, fields: Mapping[str, object]) -> Subjects:
+        with self._lock:
+            endpoint = fields.get("endpoint") or self._endpoints.get(fields.get("container_id"))
+            known = self._of.get(endpoint, ())
+        if "command" in fields or "pod" in fields:  # a CNI call says itself whose it is
+            namespace, name = str(fields.get("namespace", "")), str(fields.get("pod", ""))
+            return subjects(namespace, name, fields)
+        if known or "handle_id" not in fields:
+            return known
+        vm = vm_of_handle(str(fields["handle_id"]))
+        return (instance(*vm),) if vm is not None else ()
 
-    def stop(self) -> None:
-        """Make `run` return after the Event it is at; what waits is dropped, it is in the log."""
-        with self._condition:
-            self._stopped = True
-            self._condition.notify_all()
+    def _tell(self, about: Subjects, said: Wording) -> None:
+        for one in about:
+            self.sender.tell(Notice(one, said.reason, said.message, said.severity))
+
+
+def _of_endpoint(endpoint: Endpoint) -> Subjects:
+    return subjects(endpoint.id.namespace, endpoint.id.pod, endpoint.whose)

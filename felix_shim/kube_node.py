@@ -17,7 +17,7 @@ from pydantic import Field
 
 from felix_shim.jsonlog import Log
 from libtortie import go_yaml
-from libtortie.errors import NotFound, TortieError, Unauthorized, Unavailable, first_line
+from libtortie.errors import NotFound, TortieError, Unavailable, first_line
 from libtortie.kube.objects import Api, KubeNode, KubeObject, NodeStatus
 from libtortie.kube.port import KubeClient, KubeReader, PatchType
 from libtortie.model.ipam import IPAddress
@@ -27,6 +27,10 @@ from libtortie.model.times import rfc3339
 CONDITION = "NetworkUnavailable"
 UP = "CalicoIsUp"
 UP_MESSAGE = "Calico is running on this node"
+DOWN = "CalicoIsDown"
+DOWN_MESSAGE = "Calico is shutting down on this node"
+READY = "TortieReady"
+"""Our own condition, for whoever wants to tell our agent from Calico's."""
 RETRY_SECONDS = 5.0
 ABSENT_SECONDS = 30.0
 _KUBE_SYSTEM = "kube-system"
@@ -100,32 +104,41 @@ def _pod_subnet(kubeadm: ConfigMap) -> str:
     return subnet if isinstance(subnet, str) else ""
 
 
-def condition_patch(now: datetime) -> dict[str, Any]:
-    """The status that lets the scheduler use the node."""
-    condition = {
-        "type": CONDITION,
-        "status": "False",
-        "reason": UP,
-        "message": UP_MESSAGE,
+def conditions(now: datetime, *, up: bool) -> dict[str, Any]:
+    """The status that lets the scheduler use the node, or, at an orderly stop, not."""
+    network = (
+        (CONDITION, "False", UP, UP_MESSAGE) if up else (CONDITION, "True", DOWN, DOWN_MESSAGE)
+    )
+    ready = (READY, "True", "AgentReady", "CNI is served, policy and routes are in force")
+    stopped = (READY, "False", "AgentStopped", "tortie-node was told to stop")
+    told = [_condition(*network, now), _condition(*(ready if up else stopped), now)]
+    return {"status": {"conditions": told}}
+
+
+def _condition(kind: str, status: str, reason: str, message: str, now: datetime) -> dict[str, str]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
         "lastHeartbeatTime": rfc3339(now),
         "lastTransitionTime": rfc3339(now),
     }
-    return {"status": {"conditions": [condition]}}
 
 
 def is_up(node: NodeView) -> bool:
     """Whether the Node says already what we would say."""
-    return any(
-        one.type == CONDITION and (one.status, one.reason) == ("False", UP)
-        for one in node.status.conditions
-    )
+    found = {one.type: (one.status, one.reason) for one in node.status.conditions}
+    return found.get(CONDITION) == ("False", UP) and found.get(READY) == ("True", "AgentReady")
 
 
 @dataclass(slots=True)
 class NodeCondition:
-    """Tells the API once that this node has a network; a thread's body and its stop.
+    """Tells the API that this node has a network, and at an orderly stop that it has none for new
+    pods; a thread's body and its stop.
 
-    A stop of the agent takes nothing back: workloads keep their network while it is away.
+    Who runs keeps the network while the agent is away: the condition keeps others from coming. An
+    agent that fails says nothing, as it is started again at once.
     """
 
     kube: KubeClient
@@ -133,36 +146,49 @@ class NodeCondition:
     log: Log
     now: Callable[[], datetime]
     _stop: threading.Event = field(default_factory=threading.Event)
+    _leaves: bool = False
+    _said: bool = False
     _complaint: str = ""
 
     def run(self) -> None:
-        """Until it is said, forbidden, or time to stop."""
+        """Until it is said, forbidden, or time to stop; an orderly stop is said too."""
         while (delay := self.attempt()) and not self._stop.wait(delay):
             pass
+        self._stop.wait()
+        if self._leaves and self._said:
+            self._tell(up=False)
+
+    def leave(self) -> None:
+        """Make `run` say that the node takes no more pods, and return."""
+        self._leaves = True
+        self._stop.set()
 
     def stop(self) -> None:
         """Make `run` return soon."""
         self._stop.set()
 
     def attempt(self) -> float:
-        """One attempt; seconds until the next, 0 when there is no need for one."""
+        """One attempt to say that the node is up; seconds until the next, 0 for none."""
+        return self._tell(up=True)
+
+    def _tell(self, *, up: bool) -> float:
         try:
-            if not is_up(self.kube.get(NodeView, self.name)):
+            if not up or not is_up(self.kube.get(NodeView, self.name)):
                 self.kube.patch(
                     NodeView,
                     self.name,
                     "",
-                    condition_patch(self.now()),
+                    conditions(self.now(), up=up),
                     patch_type=PatchType.STRATEGIC,
                     subresource="status",
                 )
-                self.log.info("node_condition_set", condition=CONDITION, reason=UP)
+                reason = UP if up else DOWN
+                self.log.info("node_condition_set", condition=CONDITION, reason=reason)
+            self._said = up
         except NotFound as error:
             return self._complain(error, ABSENT_SECONDS)
         except Unavailable as error:
             return self._complain(error, RETRY_SECONDS)
-        except Unauthorized as error:
-            return self._complain(error, 0.0)
         except TortieError as error:
             return self._complain(error, 0.0)
         return 0.0

@@ -391,4 +391,5 @@ def _timer(
     deadline = soonest if now < soonest else latest
     if deadline == machine.deadline:
         return machine, ()
-    return replace(machine, deadline=deadline), (StartTimer(deadline, machine.episode),)
+    timer = StartTimer(deadline, machine.episode, held=now >= soonest)
+    return replace(machine, deadline=deadline), (timer,)

@@ -3,7 +3,7 @@ only; `felix_shim.migration` gives them life."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -141,10 +141,14 @@ class SwapOwner:
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Call back with `Input.TIMER` at `deadline` (the clock of `now`). Replaces any earlier."""
+    """Call back with `Input.TIMER` at `deadline` (the clock of `now`). Replaces any earlier.
+
+    `held`: the convergence time is over, and another node still announces the address.
+    """
 
     deadline: float
     episode: int
+    held: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

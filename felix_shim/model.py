@@ -65,6 +65,13 @@ class Endpoint:
         """What is routed to it: its addresses, then the floating ones."""
         return self.addresses + tuple(outer for _, outer in self.floating)
 
+    @property
+    def whose(self) -> Mapping[str, str]:
+        """The pod's and the VM's UIDs and the VM's name, as fields of a log line."""
+        vm = self.vm
+        named = {"vmi": vm.vmi_name, "vmi_uid": vm.vmi_uid} if vm is not None else {}
+        return {"pod_uid": self.pod_uid, **named}
+
 
 class Role(StrEnum):
     """What a live migration makes of a local endpoint."""

@@ -302,6 +302,7 @@ class Reconciler:
                 endpoint=local.id,
                 state=local.machine.state,
                 episode=local.machine.episode,
+                migration_uid=local.machine.migration_uid,
                 remembered=known is not None,
             )
         self._settle(endpoint)
@@ -347,8 +348,10 @@ class Reconciler:
                     local.returned = local.returned if returned is None else returned
                     due.destinations.update(local.destinations)
                     due.chores |= {MEMORY, LISTEN, OWNERS, RAISES, FLOWS}
-                case StartTimer(deadline, episode):
+                case StartTimer(deadline, episode, held):
                     self._timers.add(deadline, Convergence(local.id, episode))
+                    if held:
+                        self._log.info("convergence_held", endpoint=local.id, episode=episode)
                     due.chores.add(MEMORY)
                 case Warn(text):
                     self._log.warning("migration_warning", endpoint=local.id, reason=text)

@@ -315,6 +315,7 @@ class World:
             container_id=endpoint.container_id,
             interface=endpoint.interface,
             addresses=endpoint.addresses,
+            **endpoint.whose,
         )
 
     def _destinations(self, local: Local) -> None:

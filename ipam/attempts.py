@@ -17,6 +17,7 @@ from typing import TypeVar
 from libtortie.datastore.port import Datastore
 from libtortie.errors import Closed, Conflict, NotFound, PartialCommit, TortieError, Unavailable
 
+from .annals import Annals
 from .cache import Cache
 from .settings import NotReady
 from .transaction import Transaction
@@ -84,6 +85,7 @@ class Attempts:
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     cache: Cache | None = None
+    annals: Annals | None = None
     trouble: Trouble = field(default_factory=Trouble)
 
     def run(
@@ -133,7 +135,7 @@ class Attempts:
                     raise Conflict(f"{what}: gave up after {preparations} preparations")
 
     def _attempt(self, decide: Callable[[Transaction], T | Again], progress: Progress) -> T | Again:
-        tx = Transaction(self.store, self.cache)
+        tx = Transaction(self.store, self.cache, annals=self.annals)
         try:
             result = decide(tx)
             try:

@@ -32,6 +32,7 @@ from typing import Generic, TypeVar, cast
 from libtortie.datastore.port import Datastore
 from libtortie.errors import Conflict, PartialCommit, TortieError, Unavailable
 
+from .annals import Annals
 from .attempts import Again, Progress, is_transient
 from .cache import Cache
 from .reads import Reads, prepare
@@ -106,9 +107,15 @@ class Batches:
     """The queue of one node's operations on a store with transactions."""
 
     def __init__(
-        self, store: Datastore, node: str, cache: Cache, lock: AbstractContextManager[object]
+        self,
+        store: Datastore,
+        node: str,
+        cache: Cache,
+        lock: AbstractContextManager[object],
+        annals: Annals | None = None,
     ) -> None:
         """`lock` is held while a batch decides and commits."""
+        self._annals = annals
         self._store = store
         self._node = node
         self._cache = cache
@@ -220,7 +227,9 @@ class Batches:
         for recall in (True, False):
             left = [ticket for ticket in batch if ticket.verdict is None]
             if left:
-                _Round(Transaction(self._store, self._cache, recall=recall), left).play(self._node)
+                store, cache, annals = self._store, self._cache, self._annals
+                tx = Transaction(store, cache, recall=recall, annals=annals)
+                _Round(tx, left).play(self._node)
         for ticket in batch:
             ticket.verdict = ticket.verdict or Alone()
 

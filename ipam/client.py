@@ -26,6 +26,7 @@ from libtortie.model.ipam import IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import AffinityKey, BlockKey, Blocks, IPNetwork
 
 from . import cooldown, ownership, tidy, vm
+from .annals import Annals
 from .assign import Assignment
 from .attempts import AGAIN, DEFAULT_RETRY, Again, Attempts, Progress, Retry
 from .batch import Alone, Batches, Done, Operation, Raised
@@ -59,15 +60,17 @@ class IPAMClient:
         retry: Retry = DEFAULT_RETRY,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        annals: Annals | None = None,
     ) -> None:
+        """`annals` has the history told of what is committed."""
         self._store = store
         self._node = node
         self._now = now
         self._node_labels = dict(node_labels or {})
         self._lock = threading.Lock()
         cache = Cache(node) if store.atomic else None
-        self._loop = Attempts(store, retry, monotonic, sleep, cache)
-        self._batches = Batches(store, node, cache, self._lock) if cache else None
+        self._loop = Attempts(store, retry, monotonic, sleep, cache, annals)
+        self._batches = Batches(store, node, cache, self._lock, annals) if cache else None
 
     def with_retry(self, retry: Retry) -> IPAMClient:
         """The same client, which knows the same, for operations of another patience."""

@@ -21,6 +21,7 @@ from libtortie.model.resources import Node
 
 from . import block as blocks
 from . import vm
+from .annals import Annals
 from .attempts import AGAIN, Again, Attempts, Progress, Retry
 from .gc_claims import Claim, Flaw
 from .gc_cluster import kube_name
@@ -50,12 +51,13 @@ class Means:
     sleep: Callable[[float], None] = time.sleep
     retry: Retry = RETRY
     stopped: Callable[[], bool] = lambda: False
+    annals: Annals | None = None
 
     def run(self, what: str, decide: Callable[[Transaction, Progress], bool | Again]) -> bool:
         """The result of a decision that was committed. Raises `TortieError`."""
         self.go_on()
         progress = Progress()
-        loop = Attempts(self.store, self.retry, self.monotonic, self.sleep)
+        loop = Attempts(self.store, self.retry, self.monotonic, self.sleep, annals=self.annals)
         return loop.run(what, lambda tx: decide(tx, progress), progress=progress)
 
     def go_on(self) -> None:

@@ -37,6 +37,7 @@ from libtortie.errors import Conflict, Malformed, PartialCommit, TortieError
 from libtortie.model.ipam import Block, BlockAffinity, Handle
 from libtortie.model.keys import AffinityKey, BlockKey, HandleKey, IPNetwork, Key, Scope, path_of
 
+from .annals import Annals, Change
 from .cache import Cache
 from .reading import UNSTAGED, Entry, Reading
 
@@ -54,9 +55,15 @@ class Transaction(Reading):
     """Reads with memory and staged writes over one store. Use once."""
 
     def __init__(
-        self, store: Datastore, cache: Cache | None = None, *, recall: bool = False
+        self,
+        store: Datastore,
+        cache: Cache | None = None,
+        *,
+        recall: bool = False,
+        annals: Annals | None = None,
     ) -> None:
         super().__init__(store, cache, recall=recall)
+        self._annals = annals
         self._guarded: list[Entry] = []
         self._scopes: dict[Scope, None] = {}
         self._journal: list[tuple[Entry, object]] = []
@@ -162,9 +169,11 @@ class Transaction(Reading):
         self._require_era()
         try:
             written = self._store.commit(ops)
-        except BaseException:
+        except BaseException as error:
             if self._cache is not None:
                 self._cache.forget(self._entries, self._lists)
+            if isinstance(error, PartialCommit):
+                self._tell(error.done - len(ops))
             raise
         if self._store.rewinds != self._era:
             self._take_back(ops, written)
@@ -172,6 +181,14 @@ class Transaction(Reading):
         if self._cache is not None:
             changes = zip(self._staged, written[len(ops) - len(self._staged) :], strict=True)
             self._cache.learn_all(((entry.key, new) for entry, new in changes), self._era)
+        self._tell(0)
+
+    def _tell(self, missing: int) -> None:
+        """Have the history told of what was staged; the last `-missing` were not written."""
+        if self._annals is None:
+            return
+        done = self._staged[: max(0, len(self._staged) + missing)]
+        self._annals.note(_change_of(entry) for entry in done if isinstance(entry.key, BlockKey))
 
     def _require_era(self) -> None:
         if self._store.rewinds != self._era:
@@ -205,6 +222,15 @@ class Transaction(Reading):
             self._staged.append(entry)
             self.claims += isinstance(key, AffinityKey)
         entry.staged = value
+
+
+def _change_of(entry: Entry) -> Change:
+    """A block before and after."""
+    before, after = entry.record.value if entry.record else None, entry.staged
+    return (
+        before if isinstance(before, Block) else None,
+        after if isinstance(after, Block) else None,
+    )
 
 
 def _of_kind(entry: Entry, kind: type[V]) -> V | None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -23,6 +23,10 @@ from libtortie.rotating import Limits, RotatingFile
 Level = Literal["debug", "info", "warning", "error"]
 _TROUBLE = ("_error", "_failed", "_timeout", "_unknown")
 _RANK: dict[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+Hearer = Callable[[str, Mapping[str, object]], None]
+"""What is told of each line, its event and fields, on the caller's thread: it must neither wait nor
+raise."""
 
 
 class Log(Protocol):
@@ -61,6 +65,11 @@ class JsonLog:
         self._now = now
         self._node = node
         self._lock = threading.Lock()
+        self._hearers: tuple[Hearer, ...] = ()
+
+    def listen(self, hear: Hearer) -> None:
+        """Have every decision from now on told to `hear` too, whatever the level of its line."""
+        self._hearers = (*self._hearers, hear)
 
     def debug(self, event: str, **fields: object) -> None:
         """Something only a developer wants to know."""
@@ -83,6 +92,8 @@ class JsonLog:
         self._write("warning" if event.endswith(_TROUBLE) else "info", event, fields)
 
     def _write(self, level: Level, event: str, fields: dict[str, object]) -> None:
+        for hear in self._hearers:
+            hear(event, fields)
         if _RANK[level] < self._threshold:
             return
         now = self._now()

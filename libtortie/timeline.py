@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from libtortie.history import sentence
 from libtortie.kube.migrations import Migration
+from libtortie.model.history import Fact, Step
 from libtortie.model.times import parse_rfc3339
 from libtortie.svg import Markup, Scale, drawing, join, shown, tag, ticks
 
@@ -72,6 +74,15 @@ def of_migration(migration: Migration) -> Iterator[Moment]:
         when = time_of(stamp)
         if when is not None:
             yield Moment(when, where or CLUSTER, "KubeVirt", text, "state", SECOND)
+
+
+def moment_of(fact: Fact) -> Moment:
+    """A fact of the history."""
+    event = _STEPS.get(fact.details.get("step", ""), fact.what.value)
+    return Moment(fact.at, fact.by, "history", sentence(fact), event)
+
+
+_STEPS = {Step.HEARD.value: "sign", Step.RAISED.value: RAISED}
 
 
 def zero_of(moments: Sequence[Moment]) -> datetime:

@@ -21,6 +21,7 @@ from libtortie.errors import Conflict, InvalidInput, NotFound, TortieError
 from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.resources import IPPool, Resource
 from libtortie.model.written import FIXED_TIERS
+from tortiectl.annals import recorded
 from tortiectl.references import users_of_tier
 from tortiectl.writing import ATTEMPTS, BATCH, Outcome
 
@@ -138,9 +139,10 @@ def _retire_pool(store: Datastore, key: ResourceKey) -> None:
 
 def _retire_node(store: Datastore, key: ResourceKey) -> None:
     """Free what a node's pods and tunnels hold, remove its endpoints and settings, then itself."""
-    client = IPAMClient(store, key.name, now=_now)
-    for handle in handles_on(store, key.name):
-        client.release(handle)
+    with recorded(store) as annals:
+        client = IPAMClient(store, key.name, now=_now, annals=annals)
+        for handle in handles_on(store, key.name):
+            client.release(handle)
     give_up(_attempts(store), affinities_of(store, key.name), _now)
     pairs = [
         (record.key, record)

@@ -127,7 +127,7 @@ def vm_sheet(one: Machine, moves: Iterable[Move], past: Past, part: Part) -> She
     """One VM: what is known of it, whose its addresses are, and what it went through."""
     name = one.namespace, one.name
     own = [move for move in moves if (move.namespace, move.vm) == name]
-    told = [fact for fact in past.facts if fact.vm == name]
+    told = [fact for fact in past.facts if (fact.namespace, fact.vm) == name]
     facts = (
         Fact("phase", "phase", one.phase),
         Fact("node", "node", one.node),

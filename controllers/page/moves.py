@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from controllers.page.past import Past, Recorded
+from controllers.page.past import Past
 from controllers.page.sheet import (
     CALM,
     Cell,
@@ -22,6 +22,7 @@ from controllers.page.sheet import (
     table_of,
     vm_link,
 )
+from libtortie.history import RUNNING, PastMigration
 from libtortie.kube.migrations import Migration
 from libtortie.timeline import Moment, Timeline, at, of_migration, picture, time_of, zero_of
 
@@ -67,7 +68,7 @@ class Move:
 
 def moves_of(jobs: Iterable[Migration], past: Past) -> tuple[Move, ...]:
     """All that anybody knows of, newest first."""
-    recorded = {one.uid: one for one in past.migrations}
+    recorded = {one.migration_uid: one for one in past.migrations}
     found: list[Move] = []
     for job in jobs:
         known = recorded.pop(job.metadata.uid, None)
@@ -99,37 +100,42 @@ def _of_job(job: Migration) -> Move:
     )
 
 
-def _with_record(move: Move, known: Recorded, past: Past) -> Move:
+def _with_record(move: Move, known: PastMigration, past: Past) -> Move:
     return replace(
         move,
         source=move.source or known.source,
         target=move.target or known.target,
-        began=move.began or known.began,
+        began=move.began or _began(known),
         moments=tuple(sorted([*move.moments, *past.moments.get(move.uid, ())])),
         downtime_ms=known.downtime_ms,
         sign_to_route_ms=known.sign_to_route_ms,
     )
 
 
-def _of_record(one: Recorded, past: Past) -> Move:
+def _of_record(one: PastMigration, past: Past) -> Move:
     """One that KubeVirt has forgotten: it runs no more, whatever agents have seen of its end."""
-    moments = tuple(sorted(past.moments.get(one.uid, ())))
-    phase = "end not seen" if one.running else one.outcome
+    uid = one.migration_uid
     return Move(
-        one.namespace,
-        one.uid,
-        one.uid,
-        one.vm,
-        phase,
-        False,
-        one.source,
-        one.target,
-        one.began,
-        one.ended,
-        moments,
+        namespace=one.namespace,
+        name=uid,
+        uid=uid,
+        vm=one.vm,
+        phase="end not seen" if one.outcome == RUNNING else one.outcome,
+        running=False,
+        source=one.source,
+        target=one.target,
+        began=_began(one),
+        ended=one.ended,
+        moments=tuple(sorted(past.moments.get(uid, ()))),
         downtime_ms=one.downtime_ms,
         sign_to_route_ms=one.sign_to_route_ms,
     )
+
+
+def _began(one: PastMigration) -> datetime | None:
+    """The first that an agent or IPAM knows of it."""
+    times = (one.prepared, one.heard, one.raised, one.promoted, one.ended)
+    return min((time for time in times if time is not None), default=None)
 
 
 def moves_table(

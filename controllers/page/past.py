@@ -1,55 +1,58 @@
-"""What agents have recorded of addresses and migrations: the part of it that the page shows."""
+"""What agents have recorded of addresses and migrations, in the form in which it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from libtortie.timeline import Moment
+from libtortie.datastore.port import Datastore
+from libtortie.history import PastMigration, history, migrations, sentence
+from libtortie.model.history import Fact
+from libtortie.timeline import Moment, moment_of
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One fact as a sentence. `vm` is namespace and name, `("", "")` of an ordinary pod's."""
+    """One fact as a sentence. `vm` is empty of an ordinary pod's."""
 
     at: datetime
-    vm: tuple[str, str]
+    namespace: str
+    vm: str
     by: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A migration as agents saw it; times that nobody recorded are None."""
-
-    uid: str
-    namespace: str
-    vm: str
-    source: str
-    target: str
-    outcome: str
-    began: datetime | None = None
-    ended: datetime | None = None
-    sign_to_route_ms: float | None = None
-    downtime_ms: float | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether no agent has seen its end."""
-        return self.outcome == "running"
-
-
-@dataclass(frozen=True, slots=True)
 class Past:
-    """All of it: facts and migrations newest first, a migration's moments by its UID."""
+    """All of it, newest first; a migration's moments by its UID."""
 
     facts: tuple[Told, ...] = ()
-    migrations: tuple[Recorded, ...] = ()
+    migrations: tuple[PastMigration, ...] = ()
     moments: Mapping[str, tuple[Moment, ...]] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
 
 
-def no_past(_: object) -> Past:
-    """Where nothing is recorded."""
-    return Past()
+def read_past(store: Datastore) -> Past:
+    """All that is recorded. Raises what the datastore raises."""
+    found = history(store)
+    return past_of(found.facts, found.unreadable)
+
+
+def past_of(facts: Iterable[Fact], unreadable: tuple[str, ...] = ()) -> Past:
+    """Facts, the oldest first, as they are shown."""
+    told: list[Told] = []
+    moments: defaultdict[str, list[Moment]] = defaultdict(list)
+    known = tuple(facts)
+    for fact in known:
+        if fact.vm:
+            told.append(Told(fact.at, fact.namespace, fact.vm, fact.by, sentence(fact)))
+        if uid := fact.details.get("migration_uid"):
+            moments[uid].append(moment_of(fact))
+    return Past(
+        tuple(reversed(told)),
+        migrations(known),
+        {uid: tuple(each) for uid, each in moments.items()},
+        unreadable,
+    )

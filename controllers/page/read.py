@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from controllers.page.machines import Instance, instance_of
-from controllers.page.past import Past
+from controllers.page.past import Past, read_past
 from controllers.page.pools import BlockUse, PoolUse, block_uses, pool_uses
 from controllers.page.problems import Health, health_of
 from ipam.block import expire_cooldown
@@ -63,11 +63,10 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where all of it is read. `past` is the history that agents keep."""
+    """Where all of it is read."""
 
     store: Datastore
     kube: KubeReader | None
-    past: Callable[[Datastore], Past]
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def network(self) -> Network:
@@ -117,7 +116,7 @@ class Source:
 
     def history(self) -> Past:
         """What agents have recorded."""
-        return self.past(self.store)
+        return read_past(self.store)
 
     def health(self) -> Health:
         """What is wrong with IPAM's records, by one observation of the whole cluster."""

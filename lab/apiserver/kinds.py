@@ -214,6 +214,7 @@ KINDS: tuple[Kind, ...] = (
     _kubevirt(
         "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration", ("vmim", "vmims")
     ),
+    Kind("tortie.io", "v1", "historyrecords", "HistoryRecord", namespaced=False),
     *_calico(CALICO_V3, "v3"),  # before the older group: kubectl takes the first that has a name
     *_calico(CALICO_V1, "v1"),
 )

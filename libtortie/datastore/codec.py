@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from libtortie.datastore import gojson
+from libtortie.datastore.history_codec import facts_from_wire, facts_to_wire
 from libtortie.datastore.ipam_codec import (
     affinity_from_wire,
     affinity_to_wire,
@@ -25,12 +26,14 @@ from libtortie.datastore.ipam_codec import (
 )
 from libtortie.datastore.port import Value
 from libtortie.errors import InvalidInput, Malformed
+from libtortie.model.history import Facts
 from libtortie.model.ipam import Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.keys import (
     NAMED_IN_ANNOTATION,
     AffinityKey,
     BlockKey,
     HandleKey,
+    HistoryKey,
     IPAMConfigKey,
     Key,
     ResourceKey,
@@ -69,7 +72,7 @@ def encode(key: Key, value: Value) -> bytes:
 
 def as_read(key: Key, value: Value, data: bytes) -> Value:
     """What `decode` makes of the bytes of a value: without decoding where it is that very value."""
-    if not isinstance(value, Resource) and is_plain(value) and data.isascii():
+    if not isinstance(value, Resource | Facts) and is_plain(value) and data.isascii():
         return value
     return decode(key, data)
 
@@ -96,6 +99,8 @@ def decode(key: Key, data: bytes) -> Value:
             return handle_from_wire(path, wire)
         case IPAMConfigKey():
             return config_from_wire(path, wire)
+        case HistoryKey():
+            return facts_from_wire(path, wire)
 
 
 def _require_storable(key: Key, path: str) -> None:
@@ -121,6 +126,8 @@ def _to_text(key: Key, value: Value) -> bytes:
             return gojson.dumps(_resource_to_wire(key, value))
         case IPAMConfigKey(), IPAMConfig():
             return gojson.dumps(config_to_wire(value), floats=False)
+        case HistoryKey(), Facts():
+            return gojson.dumps(facts_to_wire(value), floats=False)
     raise ValueError(f"a {type(value).__name__} is not stored under a {type(key).__name__}")
 
 

@@ -22,6 +22,9 @@ from libtortie.model.names import KUBERNETES_NAME_MAX, affinity_name, block_name
 
 Json = dict[str, Any]
 
+OWN_GROUP = "tortie.io"
+"""The API group of kinds that are not Calico's: a cluster may well be without them."""
+
 DEFAULT = "default"
 """The one object of a configuration."""
 

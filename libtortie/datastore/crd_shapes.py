@@ -33,6 +33,8 @@ from libtortie.model.keys import (
     Blocks,
     HandleKey,
     Handles,
+    History,
+    HistoryKey,
     IPAMConfigKey,
     Key,
     Kind,
@@ -98,6 +100,8 @@ def in_scope(scope: Scope, key: Key) -> bool:
             return kind_of_affinity == "host" and node in ("", owner)
         case Handles(), HandleKey():
             return True
+        case History(lane), HistoryKey(found_lane, _):
+            return lane == found_lane
         case _:
             return scope == key
 

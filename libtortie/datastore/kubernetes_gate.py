@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from libtortie.datastore.crd_names import Group
+from libtortie.datastore.crd_names import OWN_GROUP, Group
 from libtortie.errors import Closed, Unavailable
 from libtortie.kube import prepare
 from libtortie.kube.lines import RawEvent
@@ -56,6 +56,8 @@ class Gate:
             yield
         except NotServed as error:
             resource = request.subject.partition(" ")[0].partition("/")[0]
+            if resource.endswith(f".{OWN_GROUP}"):
+                raise
             if not resource:
                 raise Unavailable(f"{self.server} is no Kubernetes API server: {error}") from error
             raise Unavailable(

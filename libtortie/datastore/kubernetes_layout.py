@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from libtortie.datastore.crd_endpoint import EndpointShape
+from libtortie.datastore.crd_history import HistoryShape
 from libtortie.datastore.crd_ipam_shapes import AffinityShape, BlockShape, HandleShape, IpamShape
 from libtortie.datastore.crd_names import Group
 from libtortie.datastore.crd_node import NodeShape
@@ -21,6 +22,8 @@ from libtortie.model.keys import (
     Blocks,
     HandleKey,
     Handles,
+    History,
+    HistoryKey,
     IPAMConfigKey,
     Key,
     Kind,
@@ -47,6 +50,8 @@ _OWN: Mapping[type, Callable[[Group], CrdShape]] = {
     HandleKey: HandleShape,
     Handles: HandleShape,
     IPAMConfigKey: ConfigShape,
+    HistoryKey: HistoryShape,
+    History: HistoryShape,
 }
 
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from libtortie.model.history import Facts
 from libtortie.model.ipam import Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.keys import Key, Scope
 from libtortie.model.resources import Resource
 
-Value = Resource | Block | BlockAffinity | Handle | IPAMConfig
+Value = Resource | Block | BlockAffinity | Handle | IPAMConfig | Facts
 
 
 @dataclass(frozen=True, slots=True)

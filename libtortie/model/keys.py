@@ -137,7 +137,15 @@ class IPAMConfigKey:
     """The one IPAM configuration that allocation reads."""
 
 
-Key = ResourceKey | BlockKey | AffinityKey | HandleKey | IPAMConfigKey
+@dataclass(frozen=True, slots=True)
+class HistoryKey:
+    """A record of the history; `lane` is `vm` or `pod`, `name` begins with its time."""
+
+    lane: str
+    name: str
+
+
+Key = ResourceKey | BlockKey | AffinityKey | HandleKey | IPAMConfigKey | HistoryKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +175,20 @@ class Handles:
     """All handles."""
 
 
-Scope = Resources | Blocks | Affinities | Handles | ResourceKey | IPAMConfigKey
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history's records of one lane, oldest first."""
+
+    lane: str
+
+
+Scope = Resources | Blocks | Affinities | Handles | History | ResourceKey | IPAMConfigKey
 """A key among them is the scope of that one value."""
 
 _V3 = "/calico/resources/v3/projectcalico.org"
 _IPAM = "/calico/ipam/v2"
+_HISTORY = "/tortie/v1/history"
+"""Ours, and outside of what is Calico's."""
 
 
 @lru_cache(maxsize=4096)
@@ -189,6 +206,8 @@ def path_of(key: Key) -> str:
             return f"{_IPAM}/handle/{handle_id}"
         case IPAMConfigKey():
             return f"{_IPAM}/config"
+        case HistoryKey(lane, name):
+            return f"{_HISTORY}/{lane}/{name}"
 
 
 def scope_path(scope: Scope) -> str:
@@ -202,6 +221,8 @@ def scope_path(scope: Scope) -> str:
             return f"{_IPAM}/host/" + (f"{node}/" if node else "")
         case Handles():
             return f"{_IPAM}/handle/"
+        case History(lane):
+            return f"{_HISTORY}/{lane}/"
         case ResourceKey() | IPAMConfigKey():
             return path_of(scope)
 
@@ -221,6 +242,9 @@ def parse_path(path: str) -> Key:
             key: Key = _parse_resource(path[len(_V3) + 1 :].split("/"))
         elif path.startswith(_IPAM + "/"):
             key = _parse_ipam(path[len(_IPAM) + 1 :])
+        elif path.startswith(_HISTORY + "/"):
+            lane, name = path[len(_HISTORY) + 1 :].split("/")
+            key = HistoryKey(lane, name)
         else:
             raise ValueError("unknown root")
     except (ValueError, KeyError) as error:

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 import conf
-from controllers.page.past import no_past
 from controllers.page.read import Source
 from lab.apiserver.server import ApiServer
 from libtortie.datastore.memory import MemoryDatastore
@@ -58,7 +57,7 @@ def source_with(rules: list[dict[str, Any]]) -> Iterator[Source]:
             ApiServer(tokens={TOKEN: USER}, authorization="RBAC", api=api) as guarded,
             closing(HttpKubeClient(direct(guarded.url, TOKEN))) as client,
         ):
-            yield Source(MemoryDatastore(), client, no_past)
+            yield Source(MemoryDatastore(), client)
 
 
 def test_they_are_enough() -> None:

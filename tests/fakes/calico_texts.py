@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from libtortie.datastore.port import Value
+from libtortie.model.history import Facts
 from libtortie.model.ipam import AffinityState, Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.resources import Resource
 
@@ -36,6 +37,8 @@ def changed(value: Value) -> Value:
             return replace(value, blocks={cidr: count + 1 for cidr, count in value.blocks.items()})
         case IPAMConfig():
             return replace(value, cooldown_seconds=31)
+        case Facts():
+            raise AssertionError("the history is not Calico's")
         case Resource():
             labels = {**value.metadata.labels, "a-label": "new"}
             metadata = value.metadata.model_copy(update={"labels": labels})

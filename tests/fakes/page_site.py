@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controllers.page.pages import Pages, Shelves, shelves_of
-from controllers.page.past import Past
 from controllers.page.problems import LastPass
 from controllers.page.read import Source
 from controllers.page.site import answer
 from libtortie.datastore.port import Datastore
+from libtortie.history import keep
 from libtortie.kube.migrations import Migration
 from libtortie.kube.objects import VirtualMachineInstance
+from libtortie.model.history import Fact
 from libtortie.serving import Answer, Asked
 from tests.fakes.gc_world import V4, Town
 from tests.fakes.ipam_world import START, vm_pod
@@ -71,16 +72,13 @@ class PageSite:
     """Pages over a town in memory. Each reading is waited for to its end."""
 
     town: Town = field(default_factory=Town)
-    past: Past = field(default_factory=Past)
     passes: LastPass | None = None
     complaints: list[str] = field(default_factory=list)
     seconds: float = 1000.0
     store: Datastore | None = None
 
     def __post_init__(self) -> None:
-        source = Source(
-            self.store or self.town.world.store, self.town.kube, lambda _: self.past, lambda: START
-        )
+        source = Source(self.store or self.town.world.store, self.town.kube, lambda: START)
         self.shelves: Shelves = shelves_of(
             source, self.complaints.append, monotonic=lambda: self.seconds, wait=WAIT
         )
@@ -94,6 +92,10 @@ class PageSite:
     def job(self, name: str, vm: str, phase: str = "Running", **state: Any) -> None:
         """A migration, or how far it is now."""
         self.town.kube.put(job(name, vm, phase, **state), Migration)
+
+    def recorded(self, *facts: Fact) -> None:
+        """Agents have kept these facts."""
+        keep(self.town.world.store, facts, "test")
 
     def later(self, seconds: float) -> None:
         """Time passes for what decides when to read anew."""

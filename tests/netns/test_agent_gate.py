@@ -13,13 +13,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from felix_shim.kube_entries import followed_kinds
 from felix_shim.kube_events import KubeEvent
+from libtortie.history import history, migrations
 from libtortie.linux.netns import Netns
+from libtortie.model.history import What
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import Resource
 from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
@@ -42,6 +45,7 @@ class PodEvent(KubeEvent):
     """What `kubectl describe pod` shows."""
 
     message: str = ""
+    reason: str = ""
     type: str = ""
     involved_object: dict[str, str]
 
@@ -77,11 +81,12 @@ class Scene:
         return began
 
     def told(self, words: str) -> list[PodEvent]:
-        """The Events that say so; they are warnings about the VM's pod."""
+        """The warnings about the VM's pod that say so, as Events."""
         events, _ = self.node.kube(lambda api: api.list(PodEvent, NAMESPACE))
-        found = [event for event in events if words in event.message]
-        assert all((one.involved_object["name"], one.type) == (POD, "Warning") for one in found)
-        return found
+        found = [one for one in events if words in one.message and one.type == "Warning"]
+        of_pod = [one for one in found if one.involved_object["kind"] == "Pod"]
+        assert all(one.involved_object["name"] == POD for one in of_pod)
+        return of_pod
 
     def assert_nothing_denied_passes(self, began: float) -> None:
         """Of what is sent to another port, though what is sent to the guest's own is answered."""
@@ -191,6 +196,33 @@ def test_policy_that_comes_in_time_is_no_event(scene: Scene) -> None:
     scene.assert_nothing_denied_passes(began)
     assert not scene.node.lines("policy_gate_waits")
     assert not scene.told("policy")
+
+
+def test_a_migration_is_told_of_as_events_and_kept_in_the_history(scene: Scene) -> None:
+    node = scene.node
+    scene.arrive()
+    until("it is raised", lambda: node.metrics(POD) == [512])
+    wanted = {"AddressShared", "MigrationTargetPrepared", "VMSeenOnTarget", "RouteRaised"}
+
+    def reasons(kind: str) -> set[str]:
+        events, _ = node.kube(lambda api: api.list(PodEvent, NAMESPACE))
+        return {one.reason for one in events if one.involved_object["kind"] == kind}
+
+    for kind in ("Pod", "VirtualMachineInstance"):
+        until(f"the {kind} is told of", lambda kind=kind: wanted <= reasons(kind))
+
+    def kept() -> bool:
+        facts = history(node.store, address=ip_address(scene.address)).facts
+        steps = {one.details.get("step") for one in facts}
+        return (
+            What.TARGETED in {one.what for one in facts}
+            and {"prepared", "heard", "raised"} <= steps
+        )
+
+    until("the history has it", kept)
+    (one,) = migrations(history(node.store).facts)
+    assert (one.target, one.outcome) == (NODE, "running")
+    assert one.sign_to_route_ms is not None
 
 
 def test_an_api_that_is_away_delays_no_raise(scene: Scene) -> None:

@@ -6,17 +6,28 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from felix_shim.addresses import find_address, interfaces, uplink_mtu
-from felix_shim.endpoints import parse_endpoint
-from felix_shim.kube_events import KubeEvent, event_body
 from felix_shim.kube_node import NodeView, is_up
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
+from libtortie.events import (
+    Correlator,
+    KubeEvent,
+    Notice,
+    Subject,
+    Told,
+    event_body,
+    event_patch,
+    instance,
+    pod,
+)
+from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.objects import KubeNode
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
@@ -226,13 +237,19 @@ def test_ipv6_is_forwarded_from_the_first_ipv6_workload_on(
 
 def test_the_api_server_takes_our_events(fresh: Callable[..., NodeProcess]) -> None:
     node = fresh(api=True)
-    value = endpoint_record("web").value
-    assert isinstance(value, WorkloadEndpoint)
-    body = event_body(
-        parse_endpoint(value), "text", node=NODE, now=datetime.now(UTC), suffix="0" * 16
-    )
-    made = node.kube(lambda api: api.create(KubeEvent, body))
-    assert made.metadata.name == "web." + "0" * 16
+    about = (pod(NAMESPACE, "web", "uid"), instance(NAMESPACE, "db", "uid"), Subject("Node", NODE))
+    sends = Correlator()
+    for one in about:
+        told = sends.decide(Notice(one, "Reason", "text"), datetime.now(UTC), 0.0)
+        assert isinstance(told, Told)
+        body = event_body(told, component="tortie-node", instance=NODE, host=NODE)
+        made = node.kube(partial(HttpKubeClient.create, model=KubeEvent, body=body))
+        assert made.metadata.name == told.series.name
+        again = sends.decide(told.notice, datetime.now(UTC), 0.0)
+        assert isinstance(again, Told)
+        namespace, patch = one.namespace or "default", event_patch(again)
+        patched = partial(HttpKubeClient.patch, model=KubeEvent, namespace=namespace, body=patch)
+        node.kube(partial(patched, name=again.series.name))
 
 
 def test_a_tunnel_address_follows_its_pool(fresh: Callable[..., NodeProcess]) -> None:

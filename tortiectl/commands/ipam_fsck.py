@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ipam.annals import Annals
 from ipam.client import AddressRequest, IPAMClient
 from ipam.gc import Means, opinions
 from ipam.gc_apply import apply
@@ -16,6 +17,7 @@ from libtortie.cycles import unsearched
 from libtortie.errors import InvalidInput, TortieError, first_line
 from libtortie.model.times import rfc3339
 from libtortie.wording import visible
+from tortiectl.annals import recorded
 from tortiectl.connection import Connection, connect
 from tortiectl.fsck.plan import (
     Action,
@@ -74,38 +76,44 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _means(at: Connection) -> Means:
-    return Means(at.store, at.kube, _now)
+def _means(at: Connection, annals: Annals | None = None) -> Means:
+    return Means(at.store, at.kube, _now, annals=annals)
 
 
 def _apply(at: Connection, plan: Plan) -> int:
     """Judge again, and free what both judgements and the API by name condemn."""
-    means = _means(at)
-    seen = opinions(means)
+    seen = opinions(_means(at))
     due = list(still_due(plan, seen))
     verdicts = {
         one.subject.key: Verdict(one.subject, Outcome.FREE, one.reason)
         for _, one in due
         if not isinstance(one, str)
     }
-    done = {one.subject.key: one for one in apply(means, seen.inventory, tuple(verdicts.values()))}
+    with recorded(at.store) as annals:
+        freed = apply(_means(at, annals), seen.inventory, tuple(verdicts.values()))
+        done = {one.subject.key: one for one in freed}
     whole = True
     for action, one in due:
         if isinstance(one, str):
             whole = _tell(action, f"kept: {one}", False) and whole
             continue
         verdict = done[one.subject.key]
-        freed = verdict.outcome is Outcome.FREE
-        whole = _tell(action, "freed" if freed else f"kept: {verdict.reason}", freed) and whole
+        gone = verdict.outcome is Outcome.FREE
+        whole = _tell(action, "freed" if gone else f"kept: {verdict.reason}", gone) and whole
     return 0 if whole else NOT_ALL
 
 
 def _undo(at: Connection, plan: Plan) -> int:
     """Allocate again what was freed, each address by its name."""
+    with recorded(at.store) as annals:
+        return _give_back(at, plan, annals)
+
+
+def _give_back(at: Connection, plan: Plan, annals: Annals) -> int:
     whole = True
     for action in plan.actions:
         node, owner = owner_for_undo(action)
-        client = IPAMClient(at.store, node, now=_now)
+        client = IPAMClient(at.store, node, now=_now, annals=annals)
         held = client.owner_of(action.piece.address)
         if held is not None:
             whole = _tell(action, f"kept: it belongs to {held.handle_id} now", False) and whole

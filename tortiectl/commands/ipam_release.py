@@ -23,6 +23,7 @@ from libtortie.errors import InvalidInput, TortieError
 from libtortie.model.ipam import Block, IPAddress
 from libtortie.model.keys import Blocks
 from libtortie.model.names import vm_of_handle
+from tortiectl.annals import recorded
 from tortiectl.commands.ipam_show import parse_address
 from tortiectl.connection import Connection, connect
 from tortiectl.options import config_option, examples, not_empty
@@ -74,8 +75,8 @@ def release(
     address = parse_address(ip) if ip else None
     read = [parse(text_of(Path(name)), name) for name in reports]
     at = connect(ctx, config)
-    attempts = Attempts(at.store, _RETRY, time.monotonic, time.sleep)
-    with unsearched():
+    with unsearched(), recorded(at.store) as annals:
+        attempts = Attempts(at.store, _RETRY, time.monotonic, time.sleep, annals=annals)
         if address is not None:
             _release_one(at, attempts, address, force)
             return

@@ -8,6 +8,8 @@ import click
 
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.errors import InvalidInput, TortieError, Unauthorized, first_line
+from libtortie.history import history
+from libtortie.model.history import Fact
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import Resource, WorkloadEndpoint
 from libtortie.wording import visible
@@ -70,13 +72,14 @@ def show_vm(
     logs: tuple[str, ...],
     output: str,
 ) -> None:
-    """Show one VM: addresses, handle, owners, node, migration, endpoint, policies, and, by agents'
-    logs, who else ever had its addresses."""
+    """Show one VM: addresses, handle, owners, node, migration, endpoint, policies, and, by the
+    history and agents' logs, its migrations and who else ever had its addresses."""
     access = open_api(ctx, config)
     place, name = split_id(vm, default_namespace(access, namespace))
     vmi = get_vmi(access.objects, name, place)
     (one,) = _overviews(access, [vmi], place)
     audit = [line for path in logs for line in views.audit_of(_text(path), one.addresses)]
+    audit += views.audit_of_history(_history(access), (place, name), one.addresses)
     if output == "json":
         click.echo(readable_json(views.document(one, sorted(audit)), sort_keys=True))
     else:
@@ -115,6 +118,18 @@ def _network(
     endpoints = [one for one in values[0] if isinstance(one, WorkloadEndpoint)]
     policies = [one for each in values[1:] for one in each if isinstance(one, Resource)]
     return handles, endpoints, policies
+
+
+def _history(access: Access) -> tuple[Fact, ...]:
+    """All of it; without it the rest is shown, and the reason on standard error."""
+    try:
+        told = history(access.connection.store)
+    except TortieError as error:
+        click.echo(visible(f"history: {first_line(error)}"), err=True)
+        return ()
+    for text in told.unreadable:
+        click.echo(visible(f"cannot be read: {text}"), err=True)
+    return told.facts
 
 
 def _text(path: str) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 
 from libtortie.errors import InvalidInput, NotFound, TortieError, first_line
+from libtortie.history import history
 from libtortie.kube.objects import Api
 from libtortie.kube.port import NotServed
+from libtortie.model.history import Fact
 from libtortie.timeline import Moment, Timeline, of_migration
 from libtortie.wording import visible
 from tortiectl.kubevirt.access import Access, default_namespace, open_api
@@ -20,7 +22,7 @@ from tortiectl.kubevirt.reading import absent, decode, read_list, split_id
 from tortiectl.options import config_option, not_empty
 from tortiectl.output import readable_json
 from tortiectl.trace import render
-from tortiectl.trace.moments import of_events, of_log, subject_of, timeline
+from tortiectl.trace.moments import of_events, of_history, of_log, subject_of, timeline
 
 EVENT = Api("", "v1", "events", "Event", True)
 
@@ -49,7 +51,8 @@ def trace(
     clocks: tuple[str, ...],
     output: str,
 ) -> None:
-    """Tell one migration as one timeline: KubeVirt's phases, Events, and what agents logged.
+    """Tell one migration as one timeline: KubeVirt's phases, Events, the history, and what agents
+    logged.
 
     MIGRATION is the name of a VirtualMachineInstanceMigration. Agents' logs (`log_file` in
     node.yaml) have routes, signs of the VM, IPAM's owner and BGP to the millisecond.
@@ -60,6 +63,7 @@ def trace(
     found = _find(access, place, name)
     about = subject_of(found)
     moments = [*of_migration(found), *_events(access, found)]
+    moments += of_history(_history(access), about, steps=not logs)
     for path in logs:
         moments += of_log(_text(path), about)
     told = timeline(moments, about, shifts)
@@ -89,6 +93,14 @@ def _events(access: Access, found: Migration) -> Iterator[Moment]:
         click.echo(visible(f"Events: {first_line(error)}"), err=True)
         return
     yield from of_events(bodies, subject_of(found), names)
+
+
+def _history(access: Access) -> tuple[Fact, ...]:
+    try:
+        return history(access.connection.store).facts
+    except TortieError as error:
+        click.echo(visible(f"history: {first_line(error)}"), err=True)
+        return ()
 
 
 def _shift(text: str) -> tuple[str, timedelta]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from ipam import vm_handles
 from ipam.vm_handles import VMHandle
+from libtortie.history import sentence
+from libtortie.model.history import Fact, to_wire
 from libtortie.model.ipam import Owner
 from libtortie.model.policy_wire import read_policy
 from libtortie.model.resources import Resource, WorkloadEndpoint
@@ -182,6 +184,16 @@ def audit_of(text: str, addresses: Sequence[str]) -> Iterator[str]:
         for address in sorted(had & wanted):
             verb, pod = _EVENTS[body["event"]], str(body.get("endpoint", "?")).rpartition("/")[0]
             yield f"{body.get('time', '?')} {body.get('node', '?')}: {pod} {verb} {address}"
+
+
+def audit_of_history(
+    facts: Iterable[Fact], vm: tuple[str, str], addresses: Sequence[str]
+) -> Iterator[str]:
+    """Who had a VM's addresses, and what became of the VM, by the history."""
+    wanted = set(addresses)
+    for fact in facts:
+        if (fact.namespace, fact.vm) == vm or wanted & set(map(str, fact.addresses)):
+            yield f"{to_wire(fact)['at']} {fact.by}: {sentence(fact)}"
 
 
 _EVENTS = {"endpoint_added": "got", "endpoint_removed": "gave up"}

@@ -14,7 +14,18 @@ from datetime import timedelta
 from typing import Any
 
 from libtortie.kube.migrations import Migration
-from libtortie.timeline import CLUSTER, EXACT, RAISED, SECOND, Moment, Timeline, time_of, zero_of
+from libtortie.model.history import Fact, What
+from libtortie.timeline import (
+    CLUSTER,
+    EXACT,
+    RAISED,
+    SECOND,
+    Moment,
+    Timeline,
+    moment_of,
+    time_of,
+    zero_of,
+)
 
 NOTICED = "cut_over_noticed"
 MARGIN = timedelta(minutes=2)
@@ -75,6 +86,15 @@ def of_log(text: str, subject: Subject) -> Iterator[Moment]:
         if when is not None and event:
             source = _SOURCES.get(event, "agent")
             yield Moment(when, str(body.get("node", "?")), source, _words(event, body), event)
+
+
+def of_history(facts: Iterable[Fact], subject: Subject, *, steps: bool) -> Iterator[Moment]:
+    """The history's: what it has of the migration or its pods. `steps`: what agents saw, too."""
+    for fact in facts:
+        own = bool(subject.uid) and fact.details.get("migration_uid") == subject.uid
+        theirs = fact.namespace == subject.namespace and fact.pod in subject.pods
+        if (own or theirs) and (steps or fact.what is not What.MIGRATION):
+            yield moment_of(fact)
 
 
 def _belongs(body: Mapping[str, Any], subject: Subject) -> bool:

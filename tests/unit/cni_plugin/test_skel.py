@@ -342,6 +342,7 @@ def test_every_call_is_one_line_with_the_time_of_each_phase() -> None:
         "container_id": "c1",
         "namespace": "default",
         "pod": "web-0",
+        "pod_uid": "u",
         "network": "net",
         "duration_ms": 6000.0,
         "lock_ms": 1000.0,

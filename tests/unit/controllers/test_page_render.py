@@ -62,7 +62,7 @@ def sheets(text: str) -> list[Sheet]:
     instance = Instance(text, text, text, text, text, (text, text), text)
     moment = Moment(NOON, text, text, text, text)
     move = Move(text, text, text, text, text, True, text, text, NOON, None, (moment, moment), text)
-    past = Past((Told(NOON, (text, text), text, text),))
+    past = Past((Told(NOON, text, text, text, text),))
     plain = Sheet(
         text,
         (Fact("fact", "fact", text), Fact("many", "many", (text, Link(text, "/")))),

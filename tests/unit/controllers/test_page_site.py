@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 
 import pytest
 
-from controllers.page.past import Past, Recorded, Told
 from controllers.page.problems import LastPass
 from controllers.page.site import POLICY
 from libtortie.datastore.forwarding import ForwardingDatastore
@@ -17,12 +17,14 @@ from libtortie.datastore.port import Datastore, Listing, Op, Record
 from libtortie.errors import Unauthorized, Unavailable
 from libtortie.kube.migrations import Migration
 from libtortie.kube.objects import Meta, VirtualMachine, VirtualMachineInstance
+from libtortie.model.history import Fact, Step, What
 from libtortie.model.keys import Scope
-from libtortie.timeline import Moment
 from tests.fakes.gc_world import Town
 from tests.fakes.ipam_world import START
 from tests.fakes.page_site import PageSite, job, page_site, vmi
 
+LATER = START + timedelta(minutes=1)
+ADDRESSES = (ip_address("10.65.0.84"),)
 AT_SIGN = datetime(2026, 1, 1, 0, 2, 3, tzinfo=UTC)
 PATHS = ("/", "/vms", "/vms/shop/web", "/migrations", "/migrations/shop/move", "/ipam", "/problems")
 
@@ -78,18 +80,21 @@ def test_vms_are_searched_for(site: PageSite, search: str, found: set[str]) -> N
 
 
 def test_one_vm_with_owners_migrations_and_history(site: PageSite) -> None:
-    site.past = Past(
-        (
-            Told(START, ("shop", "web"), "n1", "10.65.0.84 granted"),
-            Told(START, ("shop", "db"), "n2", "of another"),
-        )
+    site.recorded(
+        Fact(START, What.GRANTED, "n1", "h", ADDRESSES, "shop", "web", "pod", "n1"),
+        Fact(LATER, What.HANDED_OVER, "n1", "h", ADDRESSES, "shop", "web"),
+        Fact(START, What.GRANTED, "n2", "h2", ADDRESSES, "shop", "db", "other", "n2"),
+        Fact(START, What.GRANTED, "n2", "h3", ADDRESSES, "shop", "", "web", "n2"),
     )
     page = site.json("/vms/shop/web")
     (owner,) = page["owners"]["items"]
     assert (owner["role"], owner["pod"], owner["node"]) == ("active", "virt-launcher-web-x", "n1")
     assert page["handle"] == "k8s-pod-network.vmi.shop.web"
     assert [one["migration"] for one in page["migrations"]["items"]] == ["shop/move"]
-    assert [one["text"] for one in page["history"]["items"]] == ["10.65.0.84 granted"]
+    assert [one["text"] for one in page["history"]["items"]] == [
+        "10.65.0.84 kept for shop/web, which is stopped",
+        "10.65.0.84 granted to shop/pod of VM web on n1",
+    ], "newest first, and nobody else's"
 
 
 def test_a_running_migration_goes_on_in_its_page(site: PageSite) -> None:
@@ -108,22 +113,29 @@ def test_a_running_migration_goes_on_in_its_page(site: PageSite) -> None:
 
 
 def test_what_agents_recorded_stands_beside_what_kubevirt_says(site: PageSite) -> None:
-    heard = Moment(AT_SIGN, "n2", "agent", "the VM is heard", "sign")
-    known = Recorded(
-        "job-old", "shop", "db", "n1", "n2", "settled", sign_to_route_ms=1.5, downtime_ms=12.0
+    def step(uid: str, step: Step, at: datetime, **details: str) -> Fact:
+        about = {"migration_uid": uid, "step": step.value, "source": "n1"} | details
+        return Fact(
+            at, What.MIGRATION, "n2", "h", ADDRESSES, "shop", "db", "pod", "n2", details=about
+        )
+
+    site.recorded(
+        step("job-old", Step.HEARD, AT_SIGN),
+        step("job-old", Step.RAISED, AT_SIGN, latency_ms="1.5"),
+        step("job-old", Step.SETTLED, AT_SIGN, downtime_ms="12"),
+        step("job-gone", Step.PREPARED, START),
+        step("job-gone", Step.LEFT, LATER, reason="<b>none</b>"),
+        step("job-lost", Step.PREPARED, START.replace(year=2020)),
     )
-    gone = Recorded("job-gone", "shop", "db", "n2", "n0", "settled", began=START, ended=START)
-    unfinished = Recorded("job-lost", "shop", "db", "n2", "n0", "running")
-    site.past = Past((), (known, gone, unfinished), {"job-old": (heard,)})
     past = {one["migration"]: one for one in site.json("/migrations")["past"]["items"]}
     assert set(past) == {"shop/old", "shop/job-gone", "shop/job-lost"}
     assert (past["shop/old"]["downtime_ms"], past["shop/old"]["sign_to_route_ms"]) == (12.0, 1.5)
-    assert past["shop/job-gone"]["phase"] == "settled"
+    assert (past["shop/job-gone"]["phase"], past["shop/job-gone"]["seconds"]) == ("lost", 60.0)
     assert past["shop/job-lost"]["phase"] == "end not seen"
-    assert list(past)[-1] == "shop/job-lost", "newest first; what has no time is last"
+    assert list(past)[-1] == "shop/job-lost", "newest first"
     page = site.json("/migrations/shop/old")
     zero = [one for one in page["moments"]["items"] if one["since_zero"] == "+0.000 ms"]
-    assert [one["text"] for one in zero] == ["the VM is heard"]
+    assert [one["text"] for one in zero][:1] == ["migration to shop/pod of VM db on n2: heard"]
     assert site.json("/migrations/shop/job-old") == page, "by its UID, too"
     assert site.json("/migrations")["running"]["total"] == 1
 

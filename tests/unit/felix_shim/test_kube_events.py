@@ -1,126 +1,196 @@
-"""Warnings become Kubernetes Events, and nothing waits for them."""
+"""What the agent decides becomes Kubernetes Events of the pod and of its VM."""
 
 from __future__ import annotations
 
-import threading
+import io
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import pytest
 
 from felix_shim.endpoints import parse_endpoint
-from felix_shim.kube_events import MESSAGE_MAX, MOST_WAITING, EventRecorder, KubeEvent, event_body
+from felix_shim.jsonlog import JsonLog
+from felix_shim.kube_events import NodeEvents
+from felix_shim.migration_table import Input, State
 from felix_shim.model import Endpoint
-from libtortie.errors import Unauthorized
+from felix_shim.notices import wording
+from libtortie.events import EventSender, KubeEvent
 from libtortie.model.resources import WorkloadEndpoint
-from tests.fakes.agent_world import NAMESPACE, RecordingLog, endpoint_record
+from tests.fakes.agent_world import NAMESPACE, VMI_UID, RecordingLog, endpoint_record
 from tests.fakes.kube import FakeKube
 
 NOW = datetime(2026, 8, 22, 13, 30, tzinfo=UTC)
 
 
-def endpoint(pod: str = "web") -> Endpoint:
-    value = endpoint_record(pod).value
+def endpoint(pod: str = "web", *, vm: bool = True) -> Endpoint:
+    value = endpoint_record(pod, vm=vm).value
     assert isinstance(value, WorkloadEndpoint)
     return parse_endpoint(value)
 
 
-def events(kube: FakeKube) -> list[dict[str, Any]]:
-    found, _ = kube.list(KubeEvent)
-    kind = kube._kind(KubeEvent)
-    return [kube.api.get(kind, one.metadata.namespace, one.metadata.name) for one in found]
+class Scene:
+    """A log that is listened to, and the Events that come of it."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        numbers = count()
+        self.sender = EventSender(
+            self.kube,
+            "tortie-node",
+            "n1",
+            RecordingLog(),
+            lambda: NOW,
+            lambda: float(next(numbers)),
+            "n1",
+        )
+        self.events = NodeEvents(self.sender)
+        self.log = JsonLog(io.StringIO(), level="error")
+        self.log.listen(self.events.hear)
+
+    def add(self, found: Endpoint) -> None:
+        self.log.info(
+            "endpoint_added", endpoint=found.id, container_id=found.container_id, **found.whose
+        )
+
+    def remove(self, found: Endpoint) -> None:
+        self.log.info("endpoint_removed", endpoint=found.id, container_id=found.container_id)
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """(kind, reason, type) of what is sent, by kind."""
+        while self.sender._waiting:
+            self.sender.send_next()
+        found = [(one["involvedObject"]["kind"], one["reason"], one["type"]) for one in self.all()]
+        return sorted(found)
+
+    def all(self) -> list[dict[str, Any]]:
+        found, _ = self.kube.list(KubeEvent)
+        kind = self.kube._kind(KubeEvent)
+        names = [(one.metadata.namespace, one.metadata.name) for one in found]
+        return [self.kube.api.get(kind, namespace, name) for namespace, name in names]
 
 
 @pytest.fixture
-def kube() -> FakeKube:
-    return FakeKube()
+def scene() -> Scene:
+    return Scene()
 
 
-@pytest.fixture
-def log() -> RecordingLog:
-    return RecordingLog()
+def test_warnings_are_about_the_pod_and_its_vm(scene: Scene) -> None:
+    scene.events.warn(endpoint(), "still announced")
+    scene.events.closed(endpoint("ctr", vm=False), "NetworkPolicy shop/p cannot be obeyed")
+    assert scene.told() == [
+        ("Pod", "LiveMigrationWarning", "Warning"),
+        ("Pod", "PolicyNotObeyed", "Warning"),
+        ("VirtualMachineInstance", "LiveMigrationWarning", "Warning"),
+    ]
+    by_kind = {one["involvedObject"]["kind"]: one["involvedObject"] for one in scene.all()}
+    assert by_kind["VirtualMachineInstance"]["uid"] == VMI_UID
+    assert by_kind["Pod"]["namespace"] == NAMESPACE
 
 
-@pytest.fixture
-def recorder(kube: FakeKube, log: RecordingLog) -> EventRecorder:
-    numbers = iter(f"{number:016x}" for number in range(1000))
-    return EventRecorder(kube, "n1", log, lambda: NOW, lambda: next(numbers))
+def test_a_line_about_an_endpoint_is_told_of_its_pod_and_vm(scene: Scene) -> None:
+    web = endpoint()
+    scene.add(web)
+    scene.log.info("route_raised", endpoint=web.id, dst="10.65.0.2/32", latency_ms=1.5)
+    assert scene.told() == [
+        ("Pod", "RouteRaised", "Normal"),
+        ("VirtualMachineInstance", "RouteRaised", "Normal"),
+    ]
+    assert {one["involvedObject"]["uid"] for one in scene.all()} == {web.pod_uid, VMI_UID}
+    assert scene.all()[0]["message"] == "route to 10.65.0.2/32 raised, 1.5 ms after its sign"
 
 
-def test_each_kind_of_event_has_its_reason(kube: FakeKube, recorder: EventRecorder) -> None:
-    recorder.warn(endpoint("vm"), "still announced")
-    recorder.closed(endpoint("web"), "NetworkPolicy shop/p cannot be obeyed")
-    recorder.create_next()
-    recorder.create_next()
-    told = {event["involvedObject"]["name"]: event["reason"] for event in events(kube)}
-    assert told == {"vm": "LiveMigrationWarning", "web": "PolicyNotObeyed"}
+def test_nobody_is_told_of_an_endpoint_that_is_unknown_or_gone(scene: Scene) -> None:
+    web = endpoint()
+    scene.log.info("route_raised", endpoint=web.id, dst="10.65.0.2/32")
+    scene.add(web)
+    scene.remove(web)
+    scene.log.info("route_raised", endpoint=web.id, dst="10.65.0.2/32")
+    scene.log.event("policy_timeout", container_id=web.container_id, timeout_seconds=3.0)
+    assert scene.told() == []
+    assert not scene.events._of and not scene.events._endpoints
 
 
-def test_an_event_names_the_pod_and_the_node(kube: FakeKube, recorder: EventRecorder) -> None:
-    recorder.warn(endpoint(), "still announced")
-    assert kube.calls == [], "not on the caller's thread"
-    recorder.create_next()
-    (event,) = events(kube)
-    assert event["metadata"]["namespace"] == NAMESPACE
-    assert event["metadata"]["name"] == "web." + "0" * 16
-    assert event["involvedObject"] == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": "web",
-        "namespace": NAMESPACE,
-        "uid": "uid-of-web",
-    }
-    assert (event["type"], event["reason"]) == ("Warning", "LiveMigrationWarning")
-    assert (event["message"], event["count"]) == ("still announced", 1)
-    assert event["source"] == {"component": "tortie-node", "host": "n1"}
-    assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-08-22T13:30:00Z"
+def test_a_container_is_found_by_its_id(scene: Scene) -> None:
+    scene.add(endpoint("ctr", vm=False))
+    container = endpoint("ctr", vm=False).container_id
+    scene.log.event("policy_timeout", container_id=container, timeout_seconds=3.0)
+    assert scene.told() == [("Pod", "PolicyTimeout", "Warning")]
 
 
-def test_names_and_messages_fit() -> None:
-    body = event_body(endpoint("p" * 253), "x" * 5000, node="n1", now=NOW, suffix="0" * 16)
-    assert len(body["metadata"]["name"]) <= 253
-    assert len(body["message"]) == MESSAGE_MAX
+def test_a_cni_call_says_itself_whose_it_is(scene: Scene) -> None:
+    scene.log.event(
+        "cni_error",
+        command="ADD",
+        code=103,
+        error="10.65.0.2 is held by handle k8s",
+        namespace="shop",
+        pod="web-0",
+        pod_uid="uid-9",
+        container_id="c9",
+    )
+    assert scene.told() == [("Pod", "NetworkRefused", "Warning")]
+    (one,) = scene.all()
+    assert one["involvedObject"]["uid"] == "uid-9"
+    assert one["message"] == "10.65.0.2 is held by handle k8s (CNI code 103)"
 
 
-def test_a_failure_is_logged_and_the_next_one_goes_out(
-    kube: FakeKube, recorder: EventRecorder, log: RecordingLog
+def test_a_freed_vm_is_named_by_its_handle(scene: Scene) -> None:
+    scene.log.info("vm_address_freed", handle_id="k8s.vmi.shop.db", addresses=("10.65.0.2",))
+    scene.log.info("vm_address_freed", handle_id="k8s.vmi." + "0" * 64, addresses=("10.65.0.3",))
+    assert scene.told() == [("VirtualMachineInstance", "AddressReleased", "Normal")]
+    (one,) = scene.all()
+    assert (one["involvedObject"]["namespace"], one["involvedObject"]["name"]) == ("shop", "db")
+
+
+def test_a_line_below_the_logs_level_is_told_all_the_same(scene: Scene) -> None:
+    web = endpoint()
+    scene.add(web)
+    scene.log.debug("owner_swapped", endpoint=web.id)
+    assert [reason for _, reason, _ in scene.told()] == ["OwnerSwapped"] * 2
+
+
+VM = {"vmi": "db", "address": "10.65.0.2"}
+ADD = {"command": "ADD", "pod": "web", "error": "x"}
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "reason"),
+    [
+        ("cni_add", {"address": "10.65.0.2"}, ""),
+        ("cni_add", VM, "AddressGranted"),
+        ("cni_add", {**VM, "kept": True}, "AddressKept"),
+        ("cni_add", {**VM, "kept": True, "target": True}, "AddressShared"),
+        ("cni_del", {}, ""),
+        ("cni_del", {"vmi": "db", "freed": False}, "AddressKept"),
+        ("cni_del", {"vmi": "db", "freed": True}, "AddressReleased"),
+        ("cni_error", {**ADD, "code": 11}, "NetworkNotReady"),
+        ("cni_error", {**ADD, "code": 101}, "NetworkRefused"),
+        ("cni_error", {**ADD, "code": 101, "command": "DEL"}, ""),
+        ("cni_error", {"command": "ADD", "code": 4}, ""),
+        ("migration_begun", {"state": State.TARGET}, "MigrationTargetPrepared"),
+        ("migration_begun", {"state": State.LIVE}, ""),
+        ("migration_transition", {"to": State.TARGET}, "MigrationTargetPrepared"),
+        ("migration_transition", {"to": State.REFUSED}, "AnnouncementsRefused"),
+        ("migration_transition", {"to": State.TIME_WAIT}, "MigrationConfirmed"),
+        ("migration_transition", {"to": State.DEPARTED, "input": Input.RAISED_ELSEWHERE}, "VMLeft"),
+        ("migration_transition", {"to": State.BASE}, ""),
+        ("sign", {"kind": "rarp"}, "VMSeenOnTarget"),
+        ("route_raised", {"dst": "10.65.0.2/32"}, "RouteRaised"),
+        ("route_reverted", {"dst": "10.65.0.2/32", "metrics": [1024]}, "RouteReverted"),
+        ("policy_gate_waits", {"reason": "x"}, "PolicyGateWaits"),
+        ("policy_gate_opened", {"waited_ms": 3.1}, "PolicyGateOpened"),
+        ("policy_timeout", {"timeout_seconds": 3.0}, "PolicyTimeout"),
+        ("owner_swapped", {}, "OwnerSwapped"),
+        ("owner_swap_failed", {"reason": "x"}, "OwnerSwapFailed"),
+        ("convergence_held", {}, "ConvergenceHeld"),
+        ("settings", {}, ""),
+    ],
+)
+def test_every_step_an_operator_asks_about_has_words(
+    event: str, fields: Mapping[str, object], reason: str
 ) -> None:
-    kube.fail(Unauthorized("create events: 403"), verb="create")
-    recorder.warn(endpoint(), "one")
-    recorder.warn(endpoint(), "two")
-    recorder.create_next()
-    recorder.create_next()
-    recorder.create_next()
-    assert [line["reason"] for line in log.of("event_failed")] == ["create events: 403"]
-    assert [event["message"] for event in events(kube)] == ["two"]
-
-
-def test_more_than_the_api_takes_are_dropped_oldest_first(
-    kube: FakeKube, recorder: EventRecorder
-) -> None:
-    for number in range(MOST_WAITING + 3):
-        recorder.warn(endpoint(), str(number))
-    assert recorder.dropped == 3
-    recorder.create_next()
-    assert [event["message"] for event in events(kube)] == ["3"]
-
-
-def test_the_thread_creates_and_stops(kube: FakeKube, recorder: EventRecorder) -> None:
-    created = threading.Event()
-    real = kube.create
-
-    def create(*words: Any) -> Any:
-        try:
-            return real(*words)
-        finally:
-            created.set()
-
-    kube.create = create  # type: ignore[assignment, method-assign]  # a latch
-    thread = threading.Thread(target=recorder.run)
-    thread.start()
-    recorder.warn(endpoint(), "text")
-    assert created.wait(60)
-    recorder.stop()
-    thread.join(60)
-    assert not thread.is_alive()
-    assert len(events(kube)) == 1
+    said = wording(event, fields)
+    assert (said.reason if said else "") == reason
+    assert said is None or (said.message and "None" not in said.message)

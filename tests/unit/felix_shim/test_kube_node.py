@@ -58,7 +58,7 @@ def test_the_node_is_told_once_and_other_conditions_stay(
 ) -> None:
     assert condition.attempt() == 0
     conditions = kube.api.get(kube._kind(KubeNode), "", "n1")["status"]["conditions"]
-    assert {one["type"] for one in conditions} == {"Ready", "NetworkUnavailable"}
+    assert {one["type"] for one in conditions} == {"Ready", "NetworkUnavailable", "TortieReady"}
     (told,) = [one for one in conditions if one["type"] == "NetworkUnavailable"]
     assert told == {
         "type": "NetworkUnavailable",
@@ -72,10 +72,45 @@ def test_the_node_is_told_once_and_other_conditions_stay(
     assert [verb for verb, _ in kube.calls].count("patch") == 1
 
 
+def told(kube: FakeKube) -> dict[str, tuple[str, str]]:
+    conditions = kube.api.get(kube._kind(KubeNode), "", "n1")["status"]["conditions"]
+    return {one["type"]: (one["status"], one["reason"]) for one in conditions}
+
+
+def test_an_orderly_stop_keeps_new_pods_away_and_the_next_start_lets_them_come(
+    condition: NodeCondition, kube: FakeKube, log: RecordingLog
+) -> None:
+    condition.leave()
+    condition.run()
+    assert told(kube)["NetworkUnavailable"] == ("True", "CalicoIsDown")
+    assert told(kube)["TortieReady"] == ("False", "AgentStopped")
+    assert NodeCondition(kube, "n1", log, lambda: NOW).attempt() == 0
+    assert told(kube)["NetworkUnavailable"] == ("False", "CalicoIsUp")
+    assert told(kube)["TortieReady"] == ("True", "AgentReady")
+
+
+def test_a_stop_that_is_not_orderly_takes_nothing_back(
+    condition: NodeCondition, kube: FakeKube
+) -> None:
+    condition.stop()
+    condition.run()
+    assert told(kube)["NetworkUnavailable"] == ("False", "CalicoIsUp")
+
+
+def test_who_never_said_that_it_is_up_says_no_goodbye(
+    condition: NodeCondition, kube: FakeKube
+) -> None:
+    kube.fail(Unavailable("away"), verb="get")
+    condition.leave()
+    condition.run()
+    assert told(kube)["NetworkUnavailable"] == ("True", "NoRouteCreated")
+
+
 def test_a_missing_right_is_logged_once_and_for_all(
     condition: NodeCondition, kube: FakeKube, log: RecordingLog
 ) -> None:
     kube.fail(Unauthorized("patch nodes n1: 403"), verb="patch")
+    condition.leave()
     condition.run()
     assert [line["reason"] for line in log.of("node_condition_not_set")] == ["patch nodes n1: 403"]
 

@@ -1,0 +1,60 @@
+"""Starts what tells others of the agent's decisions: Events, the history, the Node's conditions.
+
+All of it listens to the log or runs on threads of its own: no decision waits for being told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from felix_shim.config import NodeConfig
+from felix_shim.crew import Crew
+from felix_shim.history_keeper import HistoryKeeper
+from felix_shim.jsonlog import JsonLog
+from felix_shim.kube_events import COMPONENT, NodeEvents
+from felix_shim.kube_node import NodeCondition
+from ipam.annals import Annals
+from libtortie.datastore.port import Datastore
+from libtortie.events import EventSender
+from libtortie.history_spool import Spool
+from libtortie.kube.client import HttpKubeClient
+
+Now = Callable[[], datetime]
+
+
+def tell_events(
+    config: NodeConfig, kube: HttpKubeClient | None, crew: Crew, log: JsonLog, now: Now
+) -> NodeEvents | None:
+    """Kubernetes Events of what the log tells; None without an API."""
+    if kube is None:
+        return None
+    host = config.kube_node
+    sender = EventSender(kube, COMPONENT, host, log, now, time.monotonic, host)
+    events = NodeEvents(sender)
+    log.listen(events.hear)
+    crew.start("events", sender.run, sender.stop)
+    return events
+
+
+def keep_history(
+    config: NodeConfig, store: Datastore, crew: Crew, log: JsonLog, now: Now
+) -> Annals:
+    """What becomes of addresses and migrations, by way of this node's spool."""
+    alone = config.datastore_type == "sqlite"
+    keeper = HistoryKeeper(store, Spool(config.history_file), config.node, log, now, prunes=alone)
+    log.listen(keeper.hear)
+    crew.start("history", keeper.run, keeper.stop)
+    return Annals(config.node, now, keeper.write)
+
+
+def tell_condition(
+    config: NodeConfig, kube: HttpKubeClient | None, crew: Crew, log: JsonLog, now: Now
+) -> NodeCondition | None:
+    """The Node's conditions, from now on; None where nobody is to be told."""
+    if kube is None or not config.k8s_node_condition:
+        return None
+    condition = NodeCondition(kube, config.kube_node, log, now)
+    crew.start("node-condition", condition.run, condition.stop)
+    return condition

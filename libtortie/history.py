@@ -1,0 +1,296 @@
+"""The history's readers' and keepers' side: what is stored of it, in words, and how much of it.
+
+Promises: reading is one list a lane; what cannot be read is named and hides nothing else; keeping
+is bounded by age and number. Never: needed by anything that gives an address or moves a route.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from libtortie.datastore.port import Datastore
+from libtortie.errors import AlreadyExists, NotFound, TortieError, first_line
+from libtortie.kube.port import NotServed
+from libtortie.model.history import Fact, Facts, Lane, Step, What
+from libtortie.model.ipam import IPAddress
+from libtortie.model.keys import History, HistoryKey
+
+PORTION = 100
+"""Facts of one record, at most."""
+MOST_PRUNED = 500
+"""Records removed by one `prune`: the rest is the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is kept: days, and records of each lane."""
+
+    age: timedelta = timedelta(days=30)
+    vm: int = 20_000
+    pod: int = 5_000
+
+    def most(self, lane: Lane) -> int:
+        """Records of a lane."""
+        return self.vm if lane is Lane.VM else self.pod
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the history says, oldest first; `unreadable` names what cannot be read of it."""
+
+    facts: tuple[Fact, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+def history(
+    store: Datastore,
+    *,
+    vm: tuple[str, str] | None = None,
+    address: IPAddress | None = None,
+    since: datetime | None = None,
+) -> Told:
+    """The facts that are about all that is given: a VM (namespace, name), an address, a time.
+
+    A cluster without our CRD has none. Raises what the datastore raises.
+    """
+    facts: list[Fact] = []
+    unreadable: list[str] = []
+    for lane in (Lane.VM,) if vm is not None else Lane:
+        try:
+            listing = store.list(History(lane))
+        except NotServed:
+            continue
+        unreadable += listing.malformed
+        for record in listing.records:
+            if isinstance(record.value, Facts):
+                facts += (one for one in record.value.facts if _fits(one, vm, address, since))
+    return Told(tuple(sorted(facts, key=lambda one: one.at)), tuple(unreadable))
+
+
+def _fits(
+    fact: Fact, vm: tuple[str, str] | None, address: IPAddress | None, since: datetime | None
+) -> bool:
+    of_vm = vm is None or (fact.namespace, fact.vm) == vm
+    of_address = address is None or address in fact.addresses
+    return of_vm and of_address and (since is None or fact.at >= since)
+
+
+def keep(store: Datastore, facts: Sequence[Fact], origin: str) -> None:
+    """Store facts, the same `origin` and facts only once however often it is repeated.
+
+    Raises what the datastore raises; what was stored before stays.
+    """
+    for lane in Lane:
+        mine = [fact for fact in facts if fact.lane is lane]
+        for begin in range(0, len(mine), PORTION):
+            part = tuple(mine[begin : begin + PORTION])
+            name = record_name(part[0].at, f"{part[0].by} {origin} {lane} {begin}")
+            try:
+                store.create(HistoryKey(lane, name), Facts(part))
+            except AlreadyExists:
+                continue
+
+
+def record_name(at: datetime, origin: str) -> str:
+    """A record's name: names sort by time, and those of one origin and time are the same."""
+    milliseconds = max(0, int(at.timestamp() * 1000))
+    return f"{milliseconds:013d}-{hashlib.sha256(origin.encode()).hexdigest()[:12]}"
+
+
+def time_of(name: str) -> datetime | None:
+    """When the first fact of a record was; None for a name that is not ours."""
+    digits, _, rest = name.partition("-")
+    if not (rest and len(digits) == 13 and digits.isascii() and digits.isdecimal()):
+        return None
+    return datetime.fromtimestamp(int(digits) / 1000, UTC)
+
+
+def outdated(names: Sequence[str], now: datetime, age: timedelta, most: int) -> tuple[str, ...]:
+    """Which of a lane's records go: too old, or more than there may be; oldest first. Pure.
+
+    Times in the future (a clock that was wrong) count by number alone.
+    """
+    known = sorted((when, name) for name in names if (when := time_of(name)) is not None)
+    surplus = max(0, len(known) - most)
+    return tuple(name for at, (when, name) in enumerate(known) if at < surplus or now - when > age)
+
+
+def prune(store: Datastore, now: datetime, bounds: Bounds | None = None) -> int:
+    """Remove what is too old or too much, some of it at a time; how many records went.
+
+    May run anywhere, and twice at once. Raises what the datastore raises.
+    """
+    bounds = bounds or Bounds()
+    removed = 0
+    for lane in Lane:
+        try:
+            keys = store.names(History(lane))
+        except NotServed:
+            continue
+        names = [key.name for key in keys if isinstance(key, HistoryKey)]
+        for name in outdated(names, now, bounds.age, bounds.most(lane))[:MOST_PRUNED]:
+            try:
+                store.delete(HistoryKey(lane, name))
+            except NotFound:
+                continue
+            removed += 1
+    return removed
+
+
+def pruned(store: Datastore, now: datetime, bounds: Bounds | None = None) -> str:
+    """As `prune`; an error is a text and nothing else, empty for none."""
+    try:
+        prune(store, now, bounds)
+    except TortieError as error:
+        return str(error)
+    return ""
+
+
+@dataclass(slots=True)
+class Direct:
+    """Facts of a program that runs beside no agent: gathered, and stored by `flush`.
+
+    A kill loses what was not flushed. `trouble` is why the last flush stored nothing; what it was
+    to store is then given up, so that nothing grows.
+    """
+
+    store: Datastore
+    origin: str
+    trouble: str = ""
+    _gathered: list[Fact] = field(default_factory=list)
+    _flushed: int = 0
+
+    def write(self, facts: Sequence[Fact]) -> None:
+        """Gather facts; a portion of them is stored at once."""
+        self._gathered += facts
+        if len(self._gathered) >= PORTION:
+            self.flush()
+
+    def flush(self) -> None:
+        """Store what was gathered. Never raises what the datastore raises."""
+        facts, self._gathered = self._gathered, []
+        if not facts:
+            return
+        self._flushed += 1
+        try:
+            keep(self.store, facts, f"{self.origin} {self._flushed}")
+        except TortieError as error:
+            self.trouble = first_line(error)
+        else:
+            self.trouble = ""
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def sentence(fact: Fact) -> str:
+    """A fact in one line of English, without its time; not escaped."""
+    who = _pod(fact)
+    held = ", ".join(map(str, fact.addresses)) or "no address"
+    before = fact.before or "?"
+    match fact.what:
+        case What.MIGRATION:
+            more = "".join(f", {name} {text}" for name, text in _shown(fact))
+            return f"migration to {who}: {fact.details.get('step', '?')}{more}"
+        case What.HANDED_OVER if not fact.pod:
+            return f"{held} kept for {fact.namespace}/{fact.vm}, which is stopped"
+    words = {
+        What.GRANTED: f"granted to {who}",
+        What.RELEASED: f"released, last held by {who}",
+        What.TARGETED: f"shared with {who}, target of a migration from {before}",
+        What.PROMOTED: f"now owned by {who}, before by {before}",
+        What.HANDED_OVER: f"kept: now owned by {who}, before by {fact.before or 'no pod'}",
+    }
+    return f"{held} {words[fact.what]}"
+
+
+def _pod(fact: Fact) -> str:
+    where = f" on {fact.node}" if fact.node else ""
+    if not fact.pod:
+        return f"{fact.handle_id or 'nobody'}{where}"
+    of_vm = f" of VM {fact.vm}" if fact.vm else ""
+    return f"{fact.namespace}/{fact.pod}{of_vm}{where}"
+
+
+def _shown(fact: Fact) -> Iterable[tuple[str, str]]:
+    named = {"latency_ms": "ms from sign to route", "reason": "reason", "sign": "sign"}
+    return ((named[name], fact.details[name]) for name in named if name in fact.details)
+
+
+# -- migrations ------------------------------------------------------------------------------------
+
+RUNNING, SETTLED, LOST, REFUSED = "running", "settled", "lost", "refused"
+_ENDS = {Step.SETTLED: SETTLED, Step.LEFT: LOST, Step.REFUSED: REFUSED}
+
+
+@dataclass(frozen=True, slots=True)
+class PastMigration:
+    """One migration, as its target's agent and IPAM saw it. `outcome` is `running` until the
+    target's agent says how it ended; `lost`: the VM did not come, or left again."""
+
+    migration_uid: str
+    namespace: str = ""
+    vm: str = ""
+    source: str = ""
+    target: str = ""
+    addresses: tuple[IPAddress, ...] = ()
+    prepared: datetime | None = None
+    heard: datetime | None = None
+    raised: datetime | None = None
+    promoted: datetime | None = None
+    ended: datetime | None = None
+    outcome: str = RUNNING
+    sign_to_route_ms: float | None = None
+    downtime_ms: float | None = None
+
+
+def migrations(facts: Iterable[Fact]) -> tuple[PastMigration, ...]:
+    """What facts say of migrations, the newest first. Pure; their order does not matter."""
+    found: dict[str, PastMigration] = {}
+    for fact in sorted(facts, key=lambda one: one.at):
+        uid = fact.details.get("migration_uid", "")
+        if uid:
+            found[uid] = _with(found.get(uid, PastMigration(uid)), fact)
+    return tuple(sorted(found.values(), key=_begun, reverse=True))
+
+
+def _begun(one: PastMigration) -> tuple[datetime, str]:
+    times = (one.prepared, one.heard, one.raised, one.promoted, one.ended)
+    known = [time for time in times if time is not None]
+    return min(known, default=datetime.min.replace(tzinfo=UTC)), one.migration_uid
+
+
+def _with(one: PastMigration, fact: Fact) -> PastMigration:
+    one = replace(
+        one,
+        namespace=one.namespace or fact.namespace,
+        vm=one.vm or fact.vm,
+        target=one.target or fact.node,
+        source=one.source or fact.details.get("source", ""),
+        addresses=one.addresses or fact.addresses,
+    )
+    step = fact.details.get("step", "")
+    if fact.what is What.TARGETED or step == Step.PREPARED:
+        return replace(one, prepared=one.prepared or fact.at)
+    if fact.what is What.PROMOTED:
+        return replace(one, promoted=one.promoted or fact.at)
+    if step == Step.HEARD:
+        return replace(one, heard=one.heard or fact.at)
+    if step == Step.RAISED:
+        took = one.sign_to_route_ms
+        latency = took if took is not None else _number(fact.details.get("latency_ms"))
+        return replace(one, raised=one.raised or fact.at, sign_to_route_ms=latency)
+    if step in _ENDS:
+        lasted = _number(fact.details.get("downtime_ms"))
+        return replace(one, ended=fact.at, outcome=_ENDS[Step(step)], downtime_ms=lasted)
+    return one
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,115 @@
+"""A node's facts on their way to the history: a file that any of its processes appends to.
+
+Appending costs one write(2) and no round trip, so it may stand in the path of an ADD; what was
+appended survives a kill -9 of every process of ours (not a loss of power). The agent alone
+empties it: it seals the file by a rename and stores what is in it, again after a kill, which makes
+the same records once more and changes nothing.
+
+Bounded: a spool that is full, because the datastore is away for long, takes nothing more; what
+that cost is counted. A line that cannot be read is passed over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from libtortie.datastore.port import Datastore
+from libtortie.errors import Malformed
+from libtortie.history import keep
+from libtortie.model.history import Fact, from_wire, to_wire
+
+SPOOL_BYTES = 4 << 20
+SEALED = ".sealed"
+HISTORY_SPOOL = "history.spool"
+"""The file's name in a node's state directory."""
+
+
+@dataclass(slots=True)
+class Spool:
+    """The file at `path`; safe from any thread and process. `lost` counts facts it did not take."""
+
+    path: Path
+    most: int = SPOOL_BYTES
+    lost: int = 0
+    _sealed: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sealed = self.path.with_name(self.path.name + SEALED)
+
+    def append(self, facts: Sequence[Fact]) -> None:
+        """Keep facts. Never raises: a full disk loses them."""
+        lines = [json.dumps(to_wire(one), ensure_ascii=False) for one in facts]
+        data = "\n".join(["", *lines, ""]).encode(errors="replace")
+        try:
+            with self._locked() as file:
+                size = os.fstat(file).st_size
+                if size + len(data) > self.most:
+                    self.lost += len(facts)
+                else:
+                    os.write(file, data)
+        except OSError:
+            self.lost += len(facts)
+
+    def drain(self, store: Datastore) -> int:
+        """Store what is here; how many facts that were. Raises what the datastore raises, and
+        OSError: then all of it stays here."""
+        stored = 0
+        while self._sealed.exists() or self._seal():
+            data = self._sealed.read_bytes()
+            facts = read_facts(data)
+            keep(store, facts, hashlib.sha256(data).hexdigest())
+            self._sealed.unlink()
+            stored += len(facts)
+        return stored
+
+    def _seal(self) -> bool:
+        """Set the file aside, if there is anything in it."""
+        if not self.path.exists():
+            return False
+        with self._locked() as file:
+            if not os.fstat(file).st_size:
+                return False
+            self.path.rename(self._sealed)
+        return True
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The file, which nobody else writes to or renames meanwhile."""
+        while True:
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if self._is_at_path(file):
+                    yield file
+                    return
+            finally:
+                os.close(file)
+
+    def _is_at_path(self, file: int) -> bool:
+        """Whether an open file was not renamed before it was locked."""
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(file)
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def read_facts(data: bytes) -> tuple[Fact, ...]:
+    """The facts of a spool's lines; what a kill or a full disk has cut short is passed over."""
+    found: list[Fact] = []
+    for line in data.decode(errors="replace").splitlines():
+        if not line:
+            continue
+        try:
+            found.append(from_wire("a line", json.loads(line)))
+        except (Malformed, ValueError, RecursionError):
+            continue
+    return tuple(found)
