@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 from controllers.page.machines import Machine, machines, vm_sheet, vms_table
@@ -19,9 +19,12 @@ from controllers.page.sheet import CALM, LIVE, PAGE_ROWS, Age, Fact, Part, Sheet
 from controllers.page.shelf import WAIT_SECONDS, Look, Shelf
 from libtortie.errors import NotFound
 
+A = TypeVar("A")
+B = TypeVar("B")
 T = TypeVar("T")
 
 LAST = Part(size=10)
+NO_NETWORK, NO_INSTANCES, NO_JOBS, NO_PAST = Network(), Instances(), Jobs(), Past()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class Pages:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._shelves, self._passes, self._now = shelves, passes, now
-        self._joined: tuple[Instances, Network, tuple[Machine, ...]] | None = None
+        self._machines = _Joined(_machines)
+        self._moves = _Joined(_moves)
 
     def overview(self, part: Part) -> Sheet:
         """How much there is of all, and what moves now."""
@@ -175,7 +179,7 @@ class Pages:
         shelf = self._shelves.network
         shelf.ask()
         look = shelf.look()
-        net, age = look.value or Network(), _age(shelf, look)
+        net, age = look.value or NO_NETWORK, _age(shelf, look)
         if pool and pool not in {str(one.cidr) for one in net.pools}:
             raise NotFound(_absent(f"pool {pool}", (age,)))
         pools = [one for one in net.pools if pool in ("", str(one.cidr))]
@@ -214,8 +218,8 @@ class Pages:
             shelf.ask()
         network, instances = shelves.network.look(), shelves.instances.look()
         jobs, history = shelves.jobs.look(), shelves.history.look()
-        net, there = network.value or Network(), instances.value or Instances()
-        past, work = history.value or Past(), jobs.value or Jobs()
+        net, there = network.value or NO_NETWORK, instances.value or NO_INSTANCES
+        past, work = history.value or NO_PAST, jobs.value or NO_JOBS
         notes = dict.fromkeys(
             [
                 *filter(None, (there.note, work.note)),
@@ -225,19 +229,35 @@ class Pages:
         looks: tuple[Look[Any], ...] = (network, instances, jobs, history)
         return Seen(
             net,
-            self._machines(there, net),
-            moves_of(work.found, past),
+            self._machines.of(there, net),
+            self._moves.of(work, past),
             past,
             tuple(notes),
             tuple(map(_age, asked, looks)),
         )
 
-    def _machines(self, there: Instances, net: Network) -> tuple[Machine, ...]:
-        """Joined once for each reading, not for each request."""
-        known = self._joined
-        if known is None or known[0] is not there or known[1] is not net:
-            known = self._joined = there, net, machines(there.found, net.handles)
-        return known[2]
+
+class _Joined(Generic[A, B, T]):
+    """What is made of two readings: once for these two, not for each request."""
+
+    def __init__(self, make: Callable[[A, B], T]) -> None:
+        self._make = make
+        self._last: tuple[A, B, T] | None = None
+
+    def of(self, first: A, second: B) -> T:
+        """Made, or as it was made. Two threads may both make it: it is the same."""
+        last = self._last
+        if last is None or last[0] is not first or last[1] is not second:
+            last = self._last = first, second, self._make(first, second)
+        return last[2]
+
+
+def _machines(there: Instances, net: Network) -> tuple[Machine, ...]:
+    return machines(there.found, net.handles)
+
+
+def _moves(work: Jobs, past: Past) -> tuple[Move, ...]:
+    return moves_of(work.found, past)
 
 
 def _pager(path: str, part: Part, **query: str) -> Callable[[int], str]:
