@@ -18,6 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controllers.gc import Collector, Settings
+from controllers.page.options import PORT, add_options, place_of
+from controllers.page.problems import LastPass
+from controllers.page.read import Source
+from controllers.page.serve import page_at
 from ipam.annals import Annals
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
@@ -39,6 +43,16 @@ PROBED = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
 WHO = "tortie-controllers"
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
+PAGE_API_SECONDS = 10.0
+"""The same for who looks at the page meanwhile."""
+EXAMPLES = """\
+examples:
+  tortie-controllers gc --once --dry-run
+  tortie-controllers gc --metrics-port 9092 --page-port 9093
+  tortie-controllers page
+  tortie-controllers page --page-host 0.0.0.0 --page-token-file /etc/tortie/page.tokens \\
+      --page-cert-file /etc/tortie/page.crt --page-key-file /etc/tortie/page.key
+"""
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -50,22 +64,22 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run; the exit status."""
     parser = build_parser()
     options = parser.parse_args(args)
+    page = place_of(parser, options)
+    if options.command == "page":
+        return _page(page, options)
+    if options.once and page is not None:
+        parser.error("--page-port is of what runs on: leave out --once")
     if options.once and options.metrics_port:
         parser.error("--metrics-port is of what runs on: leave out --once")
     place = _place(parser, options)
     stop = threading.Event()
     set_on(stop, signal.SIGTERM, signal.SIGINT)
     try:
-        at = Connection(
-            client_config(options.config or "", "", Surroundings(os.environ)),
-            api_seconds=API_SECONDS,
-        )
-        try:
+        with _connected(options, API_SECONDS) as at:
             collector = _collector(at, options, stop)
-            with _served(place, collector, at):
+            collector.passes = LastPass() if page else None
+            with _served(place, collector, at), _paged(page, options, collector.passes):
                 return 0 if collector.run() else 1
-        finally:
-            at.close()
     except TortieError as error:
         _complain(str(error))
     except BrokenPipeError:
@@ -76,25 +90,36 @@ def run(args: Sequence[str] | None = None) -> int:
     return 1
 
 
+def _page(place: Place | None, options: argparse.Namespace) -> int:
+    """Serve the page and nothing else, until told to stop; the exit status."""
+    stop = threading.Event()
+    set_on(stop, signal.SIGTERM, signal.SIGINT)
+    try:
+        with _paged(place, options, None):
+            stop.wait()
+    except TortieError as error:
+        _complain(str(error))
+        return 1
+    return 0
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="tortie-controllers", description="What runs once for the whole cluster."
+        prog="tortie-controllers",
+        description="What runs once for the whole cluster.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    _add_page_command(commands)
     gc = commands.add_parser(
         "gc",
         help="free what IPAM has allocated and nobody uses",
         description="Free addresses, handles, affinities and blocks that nobody uses, after two "
         "observations a grace apart. Without --once it runs until SIGTERM.",
     )
-    gc.add_argument(
-        "-c",
-        "--config",
-        type=_text,
-        metavar="FILE",
-        help=f"where datastore and API are (default {DEFAULT_CONFIG}, environment, node.yaml)",
-    )
+    _add_config(gc)
     gc.add_argument(
         "--once",
         action="store_true",
@@ -125,8 +150,30 @@ def build_parser() -> argparse.ArgumentParser:
         "lists free nothing",
     )
     _add_metrics(gc)
+    add_options(gc)
     gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
     return parser
+
+
+def _add_page_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    page = commands.add_parser(
+        "page",
+        help="serve a read-only page about the cluster, and change nothing",
+        description="Serve a read-only page: VMs, migrations, IPAM's use, problems. Runs until "
+        "SIGTERM. `gc --page-port` serves the same beside the collector.",
+    )
+    _add_config(page)
+    add_options(page, port=PORT)
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-c",
+        "--config",
+        type=_text,
+        metavar="FILE",
+        help=f"where datastore and API are (default {DEFAULT_CONFIG}, environment, node.yaml)",
+    )
 
 
 def _add_metrics(command: argparse.ArgumentParser) -> None:
@@ -248,6 +295,31 @@ def _health(collector: Collector, probers: Sequence[Prober]) -> Health:
         return {**found, **live(), "pass": course.wrong, "stop": stopping}
 
     return Health(live, ready)
+
+
+@contextlib.contextmanager
+def _paged(
+    place: Place | None, options: argparse.Namespace, passes: LastPass | None
+) -> Iterator[None]:
+    """The page at its place, if there is one, over a connection of its own: whoever looks at it
+    does not make the collector wait."""
+    if place is None:
+        yield
+        return
+    with _connected(options, PAGE_API_SECONDS) as at:
+        source = Source(at.store, at.kube)
+        with page_at(place, source, passes, _complain):
+            yield
+
+
+@contextlib.contextmanager
+def _connected(options: argparse.Namespace, api_seconds: float) -> Iterator[Connection]:
+    config = client_config(options.config or "", "", Surroundings(os.environ))
+    at = Connection(config, api_seconds=api_seconds)
+    try:
+        yield at
+    finally:
+        at.close()
 
 
 def _port(value: str) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from controllers import report
 from controllers.health import Course
 from controllers.metrics import API, DATASTORE, PassMetrics
+from controllers.page.problems import LastPass
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
 from ipam.gc_verdicts import Unknown
 from libtortie.cycles import unsearched
@@ -51,7 +52,7 @@ class Pass:
 @dataclass(slots=True)
 class Collector:
     """Passes over one cluster. `say` gets lines of the result, each in pieces, `complain` what
-    went wrong."""
+    went wrong, `passes` each pass for the page, where there is one."""
 
     means: Means
     settings: Settings
@@ -60,6 +61,7 @@ class Collector:
     complain: Callable[[str], None]
     metrics: PassMetrics = field(default_factory=PassMetrics)
     course: Course = field(default_factory=Course)
+    passes: LastPass | None = None
     history: Direct | None = None
     _memory: Memory = field(default_factory=dict)
     _history_trouble: str = ""
@@ -126,6 +128,8 @@ class Collector:
         self._keep_history()
         took = self.means.monotonic() - began
         self.metrics.made(swept, before, took, dry_run=settings.dry_run)
+        if self.passes is not None:
+            self.passes.keep(swept, self.means.now(), dry_run=settings.dry_run)
         left = _left_of(swept)
         if left.silent and self.means.kube is not None:
             self.metrics.failed(API)

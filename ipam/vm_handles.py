@@ -5,6 +5,7 @@ The blocks are read, not the handles: an allocation whose handle's record was lo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from libtortie.datastore.port import Datastore
@@ -139,6 +140,17 @@ def references(handle: VMHandle) -> tuple[Reference, ...]:
         known = {kind: uid for kind, uid in uids.items() if uid} or uids
         found |= {Reference(kind, namespace, name, uid): None for kind, uid in known.items()}
     return tuple(found)
+
+
+def by_vm(handles: Iterable[VMHandle]) -> dict[tuple[str, str], VMHandle]:
+    """Handles by the namespace and name of their VM, as their owners say."""
+    found: dict[tuple[str, str], VMHandle] = {}
+    for handle in handles:
+        for owner in handle.owners:
+            key = owner.get("namespace", ""), owner.get("vmi-name", "")
+            if all(key):
+                found.setdefault(key, handle)
+    return found
 
 
 def piece_of(block: Block, ordinal: int, owners: Owners) -> Piece:

@@ -15,7 +15,22 @@ from dataclasses import dataclass
 LONGEST = 600
 """Characters of one piece of text that are shown; the rest is cut, visibly."""
 
-VOID = frozenset({"meta", "br", "hr", "line", "rect", "path", "circle", "polyline", "use", "stop"})
+VOID = frozenset(
+    {
+        "meta",
+        "br",
+        "hr",
+        "link",
+        "input",
+        "line",
+        "rect",
+        "path",
+        "circle",
+        "polyline",
+        "use",
+        "stop",
+    }
+)
 _UNFIT = re.compile(
     "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     "|[\u0080-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef]"

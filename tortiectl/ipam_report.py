@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, timedelta
-from ipaddress import collapse_addresses
 from typing import Any
 
 from ipam.pools import Pool
 from ipam.settings import Setting
+from ipam.usage import Use, inside_of, use_of
 from libtortie.model.ipam import Attribute, Block, IPAddress, IPAMConfig, Owner
 from libtortie.model.keys import IPNetwork
 from libtortie.model.times import rfc3339
@@ -20,19 +19,10 @@ BORROWED_HEADINGS = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "AL
 CONFIG_HEADINGS = ("PROPERTY", "VALUE")
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """Addresses of a range. Those cooling down count as used: nobody can have them."""
-
-    total: int
-    used: int
-    reserved: int
-
-    def cells(self) -> tuple[str, str, str, str]:
-        """Total, in use, reserved, free; with percentages of the total."""
-        free = self.total - self.used - self.reserved
-        parts = (self.used, self.reserved, free)
-        return (f"{self.total:.5g}", *(_part(n, self.total) for n in parts))  # type: ignore[return-value]  # three parts
+def cells(use: Use) -> tuple[str, str, str, str]:
+    """Total, in use, reserved, free; with percentages of the total."""
+    used, reserved, free = (_part(n, use.total) for n in (use.used, use.reserved, use.free))
+    return f"{use.total:.5g}", used, reserved, free
 
 
 def use_rows(
@@ -46,27 +36,14 @@ def use_rows(
     rows: list[tuple[str, ...]] = []
     left = sorted(blocks, key=lambda block: (block.cidr.version, block.cidr))
     for pool in sorted(pools, key=lambda one: (one.cidr.version, one.cidr)):
-        inside = [block for block in left if _inside(block.cidr, pool.cidr)]
-        left = [block for block in left if not _inside(block.cidr, pool.cidr)]
-        rows.append(("IP Pool", str(pool.cidr), *use_of(pool.cidr, inside, reserved).cells()))
+        inside = [block for block in left if inside_of(block.cidr, pool.cidr)]
+        left = [block for block in left if not inside_of(block.cidr, pool.cidr)]
+        rows.append(("IP Pool", str(pool.cidr), *cells(use_of(pool.cidr, inside, reserved))))
         if show_blocks:
             rows += [_block_row(block, reserved) for block in inside]
     if show_blocks:
         rows += [_block_row(block, reserved) for block in left]
     return rows
-
-
-def use_of(cidr: IPNetwork, blocks: Iterable[Block], reserved: Sequence[IPNetwork]) -> Use:
-    """How a range is used by the blocks inside it."""
-    held = [
-        block.address(ordinal)
-        for block in blocks
-        for ordinal, index in enumerate(block.allocations)
-        if index is not None
-    ]
-    kept = _common(cidr, reserved)
-    taken = sum(any(address in network for network in kept) for address in held)
-    return Use(cidr.num_addresses, len(held), sum(n.num_addresses for n in kept) - taken)
 
 
 def borrowed_rows(blocks: Iterable[Block]) -> list[tuple[str, ...]]:
@@ -138,22 +115,8 @@ def _holder(owner: Owner, attribute: Attribute) -> tuple[str, str]:
 
 
 def _block_row(block: Block, reserved: Sequence[IPNetwork]) -> tuple[str, ...]:
-    return ("Block", str(block.cidr), *use_of(block.cidr, [block], reserved).cells())
+    return ("Block", str(block.cidr), *cells(use_of(block.cidr, [block], reserved)))
 
 
 def _part(count: int, total: int) -> str:
     return f"{count:.5g} ({100 * count / total:.0f}%)"
-
-
-def _inside(inner: IPNetwork, outer: IPNetwork) -> bool:
-    return inner.version == outer.version and inner.network_address in outer
-
-
-def _common(cidr: IPNetwork, networks: Iterable[IPNetwork]) -> list[IPNetwork]:
-    """The part of a range that networks cover, without overlaps."""
-    shared = [
-        network if _inside(network, cidr) and network.prefixlen >= cidr.prefixlen else cidr
-        for network in networks
-        if network.version == cidr.version and network.overlaps(cidr)
-    ]
-    return [*collapse_addresses(shared)]  # type: ignore[type-var]  # all of one family

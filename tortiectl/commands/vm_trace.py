@@ -13,6 +13,7 @@ from libtortie.history import history
 from libtortie.kube.objects import Api
 from libtortie.kube.port import NotServed
 from libtortie.model.history import Fact
+from libtortie.timeline import Moment, Timeline, of_migration
 from libtortie.wording import visible
 from tortiectl.kubevirt.access import Access, default_namespace, open_api
 from tortiectl.kubevirt.objects import Migration
@@ -21,16 +22,7 @@ from tortiectl.kubevirt.reading import absent, decode, read_list, split_id
 from tortiectl.options import config_option, not_empty
 from tortiectl.output import readable_json
 from tortiectl.trace import render
-from tortiectl.trace.moments import (
-    Moment,
-    Timeline,
-    of_events,
-    of_history,
-    of_log,
-    of_migration,
-    subject_of,
-    timeline,
-)
+from tortiectl.trace.moments import of_events, of_history, of_log, subject_of, timeline
 
 EVENT = Api("", "v1", "events", "Event", True)
 

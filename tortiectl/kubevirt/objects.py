@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from libtortie.kube import migrations
 from libtortie.kube import objects as kube
-from libtortie.kube.objects import Api, Condition, KubeObject, Meta, NodeStatus, View
+from libtortie.kube.objects import Api, Condition, NodeStatus, View
 from tortiectl.kubevirt.spec import Affinity, VMISpec
 
 GROUP, VERSION = "kubevirt.io", "v1"
@@ -23,34 +24,12 @@ LABEL_PERSISTENT_STATE = "persistent-state-for"
 ANNOTATION_BRIDGE = "kubevirt.io/allow-pod-bridge-network-live-migration"
 FINAL_PHASES = ("Succeeded", "Failed")
 LIVE_MIGRATABLE = "LiveMigratable"
-
-
-class FullMeta(Meta):
-    """`metadata` with what these tools also look at."""
-
-    creation_timestamp: str = ""
-    finalizers: tuple[str, ...] = ()
-
-
-class Object(KubeObject):
-    """Any of these."""
-
-    metadata: FullMeta = Field(default_factory=FullMeta)
-
-    @property
-    def id(self) -> str:
-        """`namespace/name`, or the name of what has no namespace."""
-        meta = self.metadata
-        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-
-
-class MigrationState(kube.MigrationState):
-    """`VMI.status.migrationState`, also a migration's."""
-
-    failure_reason: str = ""
-    abort_requested: bool = False
-    abort_status: str = ""
-    mode: str = ""
+Object = migrations.Object
+FullMeta = migrations.FullMeta
+Migration = migrations.Migration
+MigrationState = migrations.MigrationState
+MigrationStatus = migrations.MigrationStatus
+PhaseTime = migrations.PhaseTime
 
 
 class InterfaceStatus(kube.InterfaceStatus):
@@ -83,13 +62,6 @@ class MachineStatus(View):
     """`VMI.status.machine`."""
 
     type: str = ""
-
-
-class PhaseTime(View):
-    """`phaseTransitionTimestamps[]`."""
-
-    phase: str = ""
-    phase_transition_timestamp: str = ""
 
 
 class VMIStatus(kube.VMIStatus):
@@ -162,28 +134,6 @@ class VM(Object, kube.VirtualMachine):
 
     spec: VMSpec = Field(default_factory=VMSpec)
     status: VMStatus = VMStatus()
-
-
-class MigrationSpec(kube.VMIMSpec):
-    """`VMIM.spec`."""
-
-    added_node_selector: dict[str, str] = Field(default_factory=dict)
-    priority: str = ""
-
-
-class MigrationStatus(kube.VMIMStatus):
-    """`VMIM.status`."""
-
-    conditions: tuple[Condition, ...] = ()
-    migration_state: MigrationState = MigrationState()
-    phase_transition_timestamps: tuple[PhaseTime, ...] = ()
-
-
-class Migration(Object, kube.VirtualMachineInstanceMigration):
-    """A VirtualMachineInstanceMigration."""
-
-    spec: MigrationSpec = Field(default_factory=MigrationSpec)
-    status: MigrationStatus = Field(default_factory=MigrationStatus)
 
 
 class KubeVirt(Object):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ipam import vm_handles
 from ipam.vm_handles import VMHandle
 from libtortie.history import sentence
 from libtortie.model.history import Fact, to_wire
@@ -17,6 +18,7 @@ from libtortie.model.selectors import parse
 from tortiectl.kubevirt.objects import VMI, Migration
 from tortiectl.text_tables import columns
 
+by_vm = vm_handles.by_vm
 HEADINGS = ("NAMESPACE", "NAME", "PHASE", "NODE", "ADDRESSES", "MIGRATION", "HANDLE")
 
 
@@ -84,17 +86,6 @@ def selecting(policies: Iterable[Resource], labels: Mapping[str, str]) -> Iterat
         policy = read_policy(one)
         if parse(policy.selector).matches(labels):
             yield f"{policy.id}{' (cannot be obeyed)' if policy.problem else ''}"
-
-
-def by_vm(handles: Iterable[VMHandle]) -> dict[tuple[str, str], VMHandle]:
-    """Handles by the namespace and name of their VM, as their owners say."""
-    found: dict[tuple[str, str], VMHandle] = {}
-    for handle in handles:
-        for owner in handle.owners:
-            key = owner.get("namespace", ""), owner.get("vmi-name", "")
-            if all(key):
-                found.setdefault(key, handle)
-    return found
 
 
 def table(found: Sequence[Overview]) -> str:

@@ -10,32 +10,28 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from libtortie.history import sentence
-from libtortie.model.history import Fact, Step, What
-from libtortie.model.times import parse_rfc3339
-from tortiectl.kubevirt.objects import Migration
+from libtortie.kube.migrations import Migration
+from libtortie.model.history import Fact, What
+from libtortie.timeline import (
+    CLUSTER,
+    EXACT,
+    RAISED,
+    SECOND,
+    Moment,
+    Timeline,
+    moment_of,
+    time_of,
+    zero_of,
+)
 
-CLUSTER, SECOND, EXACT = "cluster", timedelta(seconds=1), timedelta(0)
-RAISED, NOTICED = "route_raised", "cut_over_noticed"
+NOTICED = "cut_over_noticed"
 MARGIN = timedelta(minutes=2)
 """Log lines so long before a migration's first and after its last time belong to its story."""
 _QUIET = frozenset({"time", "level", "event", "node", "endpoint", "migration_uid"})
 _SOURCES = {"owner_swapped": "IPAM", "owner_swap_failed": "IPAM"}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Moment:
-    """Something that happened; `precision` is how exact its time is."""
-
-    time: datetime
-    where: str
-    source: str
-    text: str
-    event: str = ""
-    precision: timedelta = EXACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +55,6 @@ def subject_of(migration: Migration) -> Subject:
     )  # fmt: skip
 
 
-def of_migration(migration: Migration) -> Iterator[Moment]:
-    """KubeVirt's: phases, and the times of its state."""
-    created = _time(migration.metadata.creation_timestamp)
-    if created is not None:
-        yield Moment(created, CLUSTER, "KubeVirt", "migration created", "created", SECOND)
-    for one in migration.status.phase_transition_timestamps:
-        when = _time(one.phase_transition_timestamp)
-        if when is not None:
-            text = f"migration {one.phase}"
-            yield Moment(when, CLUSTER, "KubeVirt", text, "phase", SECOND)
-    state = migration.status.migration_state
-    for text, where, stamp in (
-        ("copying begins", state.source_node, state.start_timestamp),
-        ("the guest runs here", state.target_node, state.target_node_domain_ready_timestamp),
-        ("migration ends", state.target_node, state.end_timestamp),
-    ):
-        when = _time(stamp)
-        if when is not None:
-            yield Moment(when, where or CLUSTER, "KubeVirt", text, "state", SECOND)
-
-
 def of_events(
     events: Iterable[Mapping[str, Any]], subject: Subject, names: frozenset[str]
 ) -> Iterator[Moment]:
@@ -89,7 +64,7 @@ def of_events(
         if not isinstance(about, Mapping) or about.get("name") not in names | subject.pods:
             continue
         stamp = body.get("lastTimestamp") or body.get("eventTime") or body.get("firstTimestamp")
-        when = _time(str(stamp or ""))
+        when = time_of(str(stamp or ""))
         if when is None:
             continue
         host = body.get("source")
@@ -107,7 +82,7 @@ def of_log(text: str, subject: Subject) -> Iterator[Moment]:
             continue
         if not isinstance(body, dict) or not _belongs(body, subject):
             continue
-        when, event = _time(str(body.get("time", ""))), str(body.get("event", ""))
+        when, event = time_of(str(body.get("time", ""))), str(body.get("event", ""))
         if when is not None and event:
             source = _SOURCES.get(event, "agent")
             yield Moment(when, str(body.get("node", "?")), source, _words(event, body), event)
@@ -119,11 +94,7 @@ def of_history(facts: Iterable[Fact], subject: Subject, *, steps: bool) -> Itera
         own = bool(subject.uid) and fact.details.get("migration_uid") == subject.uid
         theirs = fact.namespace == subject.namespace and fact.pod in subject.pods
         if (own or theirs) and (steps or fact.what is not What.MIGRATION):
-            event = _STEPS.get(fact.details.get("step", ""), fact.what.value)
-            yield Moment(fact.at, fact.by, "history", sentence(fact), event)
-
-
-_STEPS = {Step.HEARD.value: "sign", Step.RAISED.value: RAISED}
+            yield moment_of(fact)
 
 
 def _belongs(body: Mapping[str, Any], subject: Subject) -> bool:
@@ -142,22 +113,6 @@ def _words(event: str, body: Mapping[str, Any]) -> str:
     return f"{event.replace('_', ' ')}{': ' + fields if fields else ''}"
 
 
-def _time(text: str) -> datetime | None:
-    try:
-        return parse_rfc3339(text) if text else None
-    except ValueError:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Moments in order; `shifts` are what nodes' clocks were moved by."""
-
-    moments: tuple[Moment, ...]
-    shifts: Mapping[str, timedelta]
-    zero: datetime
-
-
 def timeline(found: Iterable[Moment], subject: Subject, given: Mapping[str, timedelta]) -> Timeline:
     """One clock: the target's. `given` are shifts that the user knows."""
     moments = [replace(one, time=one.time + given.get(one.where, EXACT)) for one in found]
@@ -172,7 +127,7 @@ def timeline(found: Iterable[Moment], subject: Subject, given: Mapping[str, time
             for one in moments
         ]
     ordered = tuple(sorted(moments))
-    return Timeline(ordered, shifts, _zero(ordered))
+    return Timeline(ordered, shifts, zero_of(ordered))
 
 
 def _of_its_time(moments: Sequence[Moment]) -> list[Moment]:
@@ -191,12 +146,3 @@ def _lag(moments: Iterable[Moment]) -> timedelta:
     if raised is None or noticed is None or noticed >= raised:
         return EXACT
     return raised - noticed
-
-
-def _zero(moments: Sequence[Moment]) -> datetime:
-    """The VM's first sign on the target, else its route there, else the first moment."""
-    for event in ("sign", RAISED):
-        for one in moments:
-            if one.event == event:
-                return one.time
-    return moments[0].time if moments else datetime.fromtimestamp(0, UTC)

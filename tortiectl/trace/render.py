@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
-from libtortie.svg import Markup, Scale, drawing, join, shown, tag, ticks
-from tortiectl.trace.moments import Moment, Timeline
+from libtortie.svg import Markup, tag
+from libtortie.timeline import Timeline, at, ms_of, picture
 
-_WIDTH, _LEFT, _RIGHT, _LANE = 960.0, 130.0, 940.0, 34.0
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = Markup(
     "body{font:14px sans-serif;color:#222;margin:2em;max-width:70em}text{font:12px sans-serif}"
@@ -20,21 +18,11 @@ _STYLE = Markup(
 )
 
 
-def _ms(span: timedelta) -> float:
-    return span.total_seconds() * 1000
-
-
-def at(one: Moment, timeline: Timeline) -> str:
-    """`+12.345 ms`, and `about` what KubeVirt tells in whole seconds."""
-    text = f"{_ms(one.time - timeline.zero):+.3f} ms"
-    return f"~{text}" if one.precision else text
-
-
 def notes(timeline: Timeline) -> Iterator[str]:
     """What is to be known of the clock."""
     yield f"0 is {timeline.zero:%Y-%m-%d %H:%M:%S.%f} UTC; ~ are times in whole seconds"
     for node, shift in sorted(timeline.shifts.items()):
-        yield f"the clock of {node} was moved by {_ms(shift):+.3f} ms"
+        yield f"the clock of {node} was moved by {ms_of(shift):+.3f} ms"
 
 
 def lines(timeline: Timeline, title: str) -> Iterator[str]:
@@ -51,12 +39,12 @@ def document(timeline: Timeline, migration: str) -> dict[str, Any]:
     return {
         "migration": migration,
         "zero": timeline.zero.isoformat(),
-        "shifts_ms": {node: _ms(shift) for node, shift in sorted(timeline.shifts.items())},
+        "shifts_ms": {node: ms_of(shift) for node, shift in sorted(timeline.shifts.items())},
         "moments": [
             {
                 "time": one.time.isoformat(),
-                "ms": round(_ms(one.time - timeline.zero), 3),
-                "precision_ms": _ms(one.precision),
+                "ms": round(ms_of(one.time - timeline.zero), 3),
+                "precision_ms": ms_of(one.precision),
                 "where": one.where,
                 "source": one.source,
                 "event": one.event,
@@ -92,27 +80,3 @@ def page(timeline: Timeline, title: str) -> str:
         tag("table", headings, *rows),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
-
-
-def picture(timeline: Timeline, title: str) -> Markup:
-    """Lanes of dots over time."""
-    places = list(dict.fromkeys(one.where for one in timeline.moments))
-    height = _LANE * len(places) + 40
-    times = [_ms(one.time - timeline.zero) for one in timeline.moments] or [0.0]
-    scale = Scale(min(times), max(times), _LEFT, _RIGHT)
-    drawn: list[object] = []
-    for number, place in enumerate(places):
-        y = _LANE * (number + 0.5)
-        drawn.append(tag("text", place, x=8, y=y + 4))
-        drawn.append(tag("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="lane"))
-        for one, ms in zip(timeline.moments, times, strict=False):
-            if one.where == place:
-                words = tag("title", f"{at(one, timeline)} {one.text}")
-                drawn.append(tag("circle", words, cx=scale.at(ms), cy=y, r=5, class_=one.source))
-    x = scale.inside(0.0)
-    drawn.append(tag("line", x1=x, x2=x, y1=0, y2=_LANE * len(places), class_="zero"))
-    for value in ticks(scale.low, scale.high, 8):
-        place_x, y = scale.at(value), _LANE * len(places) + 16
-        drawn.append(tag("text", shown(value), x=place_x, y=y, text_anchor="middle"))
-    drawn.append(tag("text", "ms", x=8, y=_LANE * len(places) + 16))
-    return drawing(_WIDTH, height, title, join(drawn))

@@ -7,16 +7,10 @@ from datetime import timedelta
 from typing import Any
 from xml.etree import ElementTree
 
+from libtortie.timeline import Timeline, of_migration, picture
 from tortiectl.kubevirt.objects import Migration
-from tortiectl.trace.moments import (
-    Timeline,
-    of_events,
-    of_log,
-    of_migration,
-    subject_of,
-    timeline,
-)
-from tortiectl.trace.render import document, lines, page, picture
+from tortiectl.trace.moments import of_events, of_log, subject_of, timeline
+from tortiectl.trace.render import document, lines, page
 
 MOVE = Migration.model_validate(
     {
