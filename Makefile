@@ -59,11 +59,15 @@ test-fast: setup shim
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
 PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
 
-peer: $(PEER) build/peer/kubevirtproxy
+peer: $(PEER) build/peer/kubevirtproxy build/peer/crds
 
 # KubeVirt's migration proxy.
 build/peer/kubevirtproxy: $(wildcard tests/peer/kubevirt/*)
 	go build -C tests/peer/kubevirt -mod=readonly -trimpath -o ../../../$@ .
+
+# Kubernetes' own validation of CustomResourceDefinitions.
+build/peer/crds: $(wildcard tests/peer/crds/*)
+	go build -C tests/peer/crds -mod=readonly -trimpath -o ../../../$@ .
 
 # The CNI project's own caller, from its Go module. Debian 12's Go is too old for it: a machine
 # without a Go of its own gets one into the virtual environment.
