@@ -16,12 +16,15 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from controllers.candidate import Candidate
+from controllers.elect_options import add_election, candidate_of, check_election
 from controllers.gc import Collector, Settings
+from controllers.leadership import LedStore, work_in_terms
 from controllers.metrics import PassMetrics
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
-from libtortie.errors import TortieError
+from libtortie.errors import InvalidInput, TortieError
 from libtortie.metrics_server import MetricsServer
 from libtortie.model.times import parse_duration
 from libtortie.signals import set_on
@@ -44,6 +47,10 @@ def run(args: Sequence[str] | None = None) -> int:
         parser.error("--metrics-port is of what runs on: leave out --once")
     if options.metrics_host and not options.metrics_port:
         parser.error("--metrics-host is where --metrics-port is: give both")
+    try:
+        check_election(options)
+    except InvalidInput as error:
+        parser.error(str(error))
     stop = threading.Event()
     set_on(stop, signal.SIGTERM, signal.SIGINT)
     try:
@@ -52,9 +59,8 @@ def run(args: Sequence[str] | None = None) -> int:
             api_seconds=API_SECONDS,
         )
         try:
-            collector = _collector(at, options, stop)
-            with _served(collector.metrics, options):
-                return 0 if collector.run() else 1
+            with candidate_of(at.config.kube, options, _note, _complain) as candidate:
+                return 0 if _run(at, options, stop, candidate) else 1
         finally:
             at.close()
     except TortieError as error:
@@ -65,6 +71,22 @@ def run(args: Sequence[str] | None = None) -> int:
         _drop_output()
         _complain(f"output: {error.strerror or error}")
     return 1
+
+
+def _run(
+    at: Connection,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    candidate: Candidate | None,
+) -> bool:
+    """Collect until told to stop, as leader if there is an election; whether all went well."""
+    metrics = PassMetrics()
+
+    def work(over: threading.Event) -> bool:
+        return _collector(at, options, over, metrics, candidate).run()
+
+    with _served(metrics, options, candidate):
+        return work(stop) if candidate is None else work_in_terms(candidate, stop, work)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
         "lists free nothing",
     )
     _add_metrics(gc)
+    add_election(gc, _duration)
     gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
     return parser
 
@@ -135,19 +158,28 @@ def _add_metrics(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _collector(at: Connection, options: argparse.Namespace, stop: threading.Event) -> Collector:
+def _collector(
+    at: Connection,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    metrics: PassMetrics,
+    candidate: Candidate | None,
+) -> Collector:
     if at.kube is None:
         _complain("no Kubernetes API is configured: addresses of pods and VMs are kept")
 
     def pause(seconds: float) -> None:
         stop.wait(seconds)
 
+    def stopped() -> bool:
+        return stop.is_set() or not (candidate is None or candidate.leads())
+
     means = Means(
-        at.store,
+        at.store if candidate is None else LedStore(at.store, candidate.leads),
         at.kube,
         lambda: datetime.now(UTC),
         sleep=pause,
-        stopped=stop.is_set,
+        stopped=stopped,
     )
     settings = Settings(
         grace=options.grace,
@@ -158,16 +190,19 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
         json=options.output == "json",
     )
     say = _say if settings.once else _say_if_possible
-    return Collector(means, settings, stop, say, _complain)
+    return Collector(means, settings, stop, say, _complain, metrics)
 
 
 @contextlib.contextmanager
-def _served(metrics: PassMetrics, options: argparse.Namespace) -> Iterator[None]:
+def _served(
+    metrics: PassMetrics, options: argparse.Namespace, candidate: Candidate | None
+) -> Iterator[None]:
     """The metrics at their port, if one is asked for; a port that is taken stops nothing."""
     if not options.metrics_port:
         yield
         return
     told: list[str] = []
+    leads = (candidate.gauge(),) if candidate else ()
 
     def trouble(reason: str) -> None:
         if reason not in told:
@@ -177,7 +212,7 @@ def _served(metrics: PassMetrics, options: argparse.Namespace) -> Iterator[None]
     server = MetricsServer(
         options.metrics_host,
         options.metrics_port,
-        metrics.all(),
+        (*metrics.all(), *leads),
         serving=lambda _: told.clear(),
         trouble=trouble,
     )
@@ -232,9 +267,13 @@ def _say_if_possible(line: Iterable[str]) -> None:
 
 
 def _complain(line: str) -> None:
+    _note(f"Error: {line}")
+
+
+def _note(line: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"Error: {visible(line)}\n")
+            sys.stderr.write(f"{visible(line)}\n")
             sys.stderr.flush()
 
 
