@@ -182,6 +182,15 @@ KINDS: tuple[Kind, ...] = (
     _workload("statefulsets", "StatefulSet", "sts"),
     _workload("daemonsets", "DaemonSet", "ds"),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", builtin=True),
+    Kind(
+        "policy",
+        "v1",
+        "poddisruptionbudgets",
+        "PodDisruptionBudget",
+        builtin=True,
+        status=True,
+        short_names=("pdb",),
+    ),
     Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", builtin=True),
     Kind(
         "networking.k8s.io",
