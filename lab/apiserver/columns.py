@@ -1,7 +1,7 @@
 """Which columns `kubectl get` shows for each resource, as data. Pure.
 
-Built-in kinds have kubectl's columns, KubeVirt's those of its CRDs; Calico's show what one looks
-for. A column of priority 1 is shown by `-o wide` only.
+Built-in kinds have kubectl's columns, KubeVirt's and Calico's those of their CRDs. A column of
+priority 1 is shown by `-o wide` only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from lab.apiserver import pod_columns as pods
 from lab.apiserver.ages import since
 from lab.apiserver.errors import Json
+from lab.apiserver.kind import Kind, Printed
 
 Cell = Callable[[Json, datetime], Any]
 
@@ -48,6 +49,10 @@ def _text(value: Any) -> str:
 
 def _path(path: str, absent: str = "") -> Cell:
     return lambda body, _: _text(read(body, path)) or absent
+
+
+def _value(path: str) -> Cell:
+    return lambda body, _: read(body, path)
 
 
 def _condition(name: str) -> Cell:
@@ -126,21 +131,6 @@ def _number(name: str, path: str) -> Column:
 
 
 _BINDING = _columns(Column("Role", _plain(_role)), AGE)
-_POOL = _columns(
-    Column("CIDR", _path("spec.cidr")),
-    Column("NAT", _path("spec.natOutgoing", "false")),
-    Column("IPIP", _path("spec.ipipMode", "Never")),
-    Column("VXLAN", _path("spec.vxlanMode", "Never")),
-    Column("Disabled", _path("spec.disabled", "false")),
-    Column("Block", _path("spec.blockSize"), 1),
-    Column("Selector", _path("spec.nodeSelector"), 1),
-    AGE,
-)
-_IPAM = _columns(
-    Column("Strict", _path("spec.strictAffinity")),
-    Column("VM-Persistence", _path("spec.kubeVirtVMAddressPersistence", "Enabled")),
-    AGE,
-)
 
 BY_PLURAL: Mapping[str, tuple[Column, ...]] = {
     "pods": _columns(
@@ -232,25 +222,19 @@ BY_PLURAL: Mapping[str, tuple[Column, ...]] = {
         Column("Target", _path("status.migrationState.targetNode"), 1),
         AGE,
     ),
-    "ippools": _POOL,
-    "ipamconfigurations": _IPAM,
-    "ipamconfigs": _IPAM,
-    "ipamblocks": _columns(
-        Column("CIDR", _path("spec.cidr")), Column("Affinity", _path("spec.affinity")), AGE
-    ),
-    "blockaffinities": _columns(
-        Column("Node", _path("spec.node")),
-        Column("CIDR", _path("spec.cidr")),
-        Column("State", _path("spec.state")),
-        AGE,
-    ),
-    "ipamhandles": _columns(Column("Handle", _path("spec.handleID")), AGE),
-    "bgppeers": _columns(
-        Column("Peer", _path("spec.peerIP")), Column("AS", _path("spec.asNumber")), AGE
-    ),
 }
 
 
-def columns_of(plural: str) -> tuple[Column, ...]:
-    """The columns of a resource: name and age where nothing is known of it."""
-    return BY_PLURAL.get(plural, (NAME, AGE))
+def columns_of(kind: Kind) -> tuple[Column, ...]:
+    """The columns of a kind: name and age where nothing is known of it."""
+    if kind.printed:
+        return _columns(*map(_printed, kind.printed))
+    return BY_PLURAL.get(kind.plural, (NAME, AGE))
+
+
+def _printed(column: Printed) -> Column:
+    """A CRD's column: an age for a date, and the value as it is for what is no text."""
+    if column.type == "date":
+        return Column(column.name, _age(column.path), column.priority)
+    cell = _path(column.path) if column.type == "string" else _value(column.path)
+    return Column(column.name, cell, column.priority, column.type)

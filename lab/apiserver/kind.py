@@ -25,6 +25,16 @@ class Subresource:
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """A column of a CRD: the value at a path such as `spec.cidr`, of an OpenAPI type."""
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """One served kind.
 
@@ -32,7 +42,8 @@ class Kind:
     do so. `builtin` kinds take strategic merge patches and unconditional updates, and their
     status subresource also changes labels and annotations; custom resources do none of these.
     A `virtual` kind is a question: it is created, answered and never stored. `immutable` fields
-    stay as they are once set. `schema` is a CRD's `openAPIV3Schema` without the metadata.
+    stay as they are once set. `schema` is a CRD's `openAPIV3Schema` without the metadata, `printed`
+    are its columns.
     """
 
     group: str
@@ -51,6 +62,7 @@ class Kind:
     subresources: tuple[Subresource, ...] = ()
     only_name: str = ""
     schema: Mapping[str, Any] | None = None
+    printed: tuple[Printed, ...] = ()
 
     @property
     def resource(self) -> str:

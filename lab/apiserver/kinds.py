@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.apiserver.calico_schemas import IP_POOL, IPAM_CONFIGURATION
-from lab.apiserver.ipam_schemas import IPAM_V1, IPAM_V3
+from lab.apiserver import crds
 from lab.apiserver.kind import Kind, Subresource
 from lab.apiserver.rbac_schemas import BINDING, CLUSTER_ROLE, ROLE
 
@@ -20,10 +19,6 @@ KUBEVIRT = "kubevirt.io"
 RBAC = "rbac.authorization.k8s.io"
 AUTHORIZATION = "authorization.k8s.io"
 ALL = ("all",)
-_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    CALICO_V3: {"IPPool": IP_POOL, "IPAMConfiguration": IPAM_CONFIGURATION, **IPAM_V3},
-    CALICO_V1: IPAM_V1,
-}
 
 
 def _core(plural: str, kind: str, **options: Any) -> Kind:
@@ -70,56 +65,6 @@ def _kubevirt(plural: str, kind: str, short: tuple[str, ...]) -> Kind:
         short_names=short,
         categories=ALL,
     )
-
-
-_CALICO_CLUSTER = (
-    "IPReservation",
-    "BGPConfiguration",
-    "BGPPeer",
-    "BGPFilter",
-    "FelixConfiguration",
-    "ClusterInformation",
-    "HostEndpoint",
-    "GlobalNetworkPolicy",
-    "GlobalNetworkSet",
-    "StagedGlobalNetworkPolicy",
-    "IPAMBlock",
-    "IPAMHandle",
-    "BlockAffinity",
-)
-_CALICO_STATUS = ("IPPool", "Tier", "KubeControllersConfiguration", "CalicoNodeStatus")
-_CALICO_NAMESPACED = (
-    "NetworkPolicy",
-    "NetworkSet",
-    "StagedNetworkPolicy",
-    "StagedKubernetesNetworkPolicy",
-)
-_CALICO_PLURALS = {
-    "GlobalNetworkPolicy": "globalnetworkpolicies",
-    "StagedGlobalNetworkPolicy": "stagedglobalnetworkpolicies",
-    "NetworkPolicy": "networkpolicies",
-    "StagedNetworkPolicy": "stagednetworkpolicies",
-    "StagedKubernetesNetworkPolicy": "stagedkubernetesnetworkpolicies",
-    "CalicoNodeStatus": "caliconodestatuses",
-    "BlockAffinity": "blockaffinities",
-}
-
-
-def _calico(group: str, version: str) -> Iterable[Kind]:
-    def one(kind: str, **options: Any) -> Kind:
-        plural = _CALICO_PLURALS.get(kind, f"{kind.lower()}s")
-        tiered = ("spec.tier",) if group == CALICO_V3 and kind.endswith("Policy") else ()
-        schema = _SCHEMAS[group].get(kind)
-        return Kind(group, version, plural, kind, fields=tiered, schema=schema, **options)
-
-    yield from (one(kind, namespaced=False) for kind in _CALICO_CLUSTER)
-    yield from (
-        one(kind, namespaced=False, status=True, on_create="drop") for kind in _CALICO_STATUS
-    )
-    yield from (one(kind) for kind in _CALICO_NAMESPACED)
-    config = "IPAMConfig" if group == CALICO_V1 else "IPAMConfiguration"
-    only = "" if group == CALICO_V1 else "default"
-    yield one(config, namespaced=False, only_name=only)
 
 
 KINDS: tuple[Kind, ...] = (
@@ -223,8 +168,8 @@ KINDS: tuple[Kind, ...] = (
     _kubevirt(
         "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration", ("vmim", "vmims")
     ),
-    *_calico(CALICO_V3, "v3"),  # before the older group: kubectl takes the first that has a name
-    *_calico(CALICO_V1, "v1"),
+    *crds.kinds("v3"),  # before the older group: kubectl takes the first that has a name
+    *crds.kinds("v1"),
 )
 
 

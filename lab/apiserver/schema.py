@@ -1,6 +1,6 @@
 """A CRD's structural schema applied to an object: unknown fields, defaults, refusals. Pure.
 
-Of OpenAPI it knows what `calico_schemas` and `ipam_schemas` use; of CEL the one rule
+Of OpenAPI it knows what the definitions in `conf/crds/` use; of CEL the one rule
 `self == oldSelf`.
 Source: Kubernetes, "Extend the Kubernetes API with CustomResourceDefinitions".
 """
@@ -119,10 +119,13 @@ def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Ref
     if isinstance(value, dict):
         yield from _object_violations(schema, value, old if isinstance(old, dict) else {}, path)
     if isinstance(value, list):
-        most = schema.get("maxItems", len(value))
+        most, least = schema.get("maxItems", len(value)), schema.get("minItems", 0)
         if len(value) > most:
             why = f"Too many: {len(value)}: must have at most {most} items"
             yield path, "FieldValueTooMany", why
+        if len(value) < least:
+            why = f"{path} in body should have at least {least} items"
+            yield path, "FieldValueInvalid", f"Invalid value: {len(value)}: {why}"
         for index, inner in enumerate(value):
             yield from _violations(schema.get("items", {}), inner, None, f"{path}[{index}]")
 
@@ -151,6 +154,14 @@ def _scalar_violations(schema: Schema, value: Any, path: str) -> Iterator[Refusa
         yield path, "FieldValueInvalid", f"Invalid value: {value}: {why}"
     if "pattern" in schema and not re.search(schema["pattern"], value):
         why = f"{path} in body should match '{schema['pattern']}'"
+        yield path, "FieldValueInvalid", f"Invalid value: {_text(value)}: {why}"
+    if schema.get("x-kubernetes-int-or-string") and (
+        isinstance(value, bool) or not isinstance(value, int | str)
+    ):
+        why = f"{path} in body must be of type integer or string"
+        yield path, "FieldValueTypeInvalid", f"Invalid value: {_text(value)}: {why}"
+    if len(str(value)) < schema.get("minLength", 0):
+        why = f"{path} in body should be at least {schema['minLength']} chars long"
         yield path, "FieldValueInvalid", f"Invalid value: {_text(value)}: {why}"
     if "maxLength" in schema and len(value) > schema["maxLength"]:
         why = f"Too long: may not be more than {schema['maxLength']} bytes"

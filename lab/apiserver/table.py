@@ -30,7 +30,7 @@ class Viewer:
         self._kind = kind
         self._view = view
         self._include = include
-        self._columns = columns_of(kind.plural)
+        self._columns = columns_of(kind)
         self._described = False
 
     def show(self, body: Json, now: datetime) -> Json:

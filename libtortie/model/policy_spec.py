@@ -10,7 +10,14 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from libtortie.errors import InvalidInput
@@ -30,6 +37,7 @@ from libtortie.model.policy import (
 )
 from libtortie.model.resources import Wire
 from libtortie.model.selector_text import is_global, prefixed
+from libtortie.model.spec_shape import INT_OR_STRING
 
 RULES_MAX, NETS_MAX, PORTS_MAX, SELECTOR_MAX = 1024, 256, 50, 1024
 _PORT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -120,12 +128,14 @@ def _any_network(text: str) -> str:
 
 
 AccountName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-OwnSelector = Annotated[str, AfterValidator(_own_selector)]
-OuterSelector = Annotated[str, AfterValidator(outer_selector)]
-NamespaceSelector = Annotated[str, AfterValidator(_namespace_selector)]
-ProtocolNumber = Annotated[int, BeforeValidator(protocol_number)]
+_SELECTOR = WithJsonSchema({"type": "string", "maxLength": SELECTOR_MAX})
+_NUMBER_OR_NAME = WithJsonSchema(dict(INT_OR_STRING))
+OwnSelector = Annotated[str, AfterValidator(_own_selector), _SELECTOR]
+OuterSelector = Annotated[str, AfterValidator(outer_selector), _SELECTOR]
+NamespaceSelector = Annotated[str, AfterValidator(_namespace_selector), _SELECTOR]
+ProtocolNumber = Annotated[int, BeforeValidator(protocol_number), _NUMBER_OR_NAME]
 AddressText = Annotated[str, AfterValidator(_address)]
-PortText = Annotated[PortRange | str, BeforeValidator(_port)]
+PortText = Annotated[PortRange | str, BeforeValidator(_port), _NUMBER_OR_NAME]
 Nets = Annotated[tuple[NetworkText, ...], Field(max_length=NETS_MAX)]
 NotNets = Annotated[
     tuple[Annotated[NetworkText, AfterValidator(_excluded)], ...], Field(max_length=NETS_MAX)

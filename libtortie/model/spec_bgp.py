@@ -48,7 +48,7 @@ SECRET = struct(
 )
 
 
-@valued
+@valued()
 def community(value: Any) -> Any:
     """`aa:nn` (16 bits each) or `aa:nn:mm` (32 bits each)."""
     given = str(value)
@@ -61,7 +61,7 @@ def community(value: Any) -> Any:
     return given
 
 
-@valued
+@valued()
 def peer_ip(value: Any) -> Any:
     """An address, with a port or without: `192.0.2.1:179`, `[2001:db8::1]:179`."""
     if not isinstance(value, str):

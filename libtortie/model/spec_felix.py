@@ -12,6 +12,7 @@ from typing import Any
 
 from libtortie.model.spec_bgp import PRIORITY, SEVERITY
 from libtortie.model.spec_shape import (
+    INT_OR_STRING,
     Check,
     address,
     any_network,
@@ -42,7 +43,7 @@ _PERIOD = duration(whole=True)
 _TABLES_MOST = 65535
 
 
-@valued
+@valued()
 def _regex(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not a regular expression")
@@ -53,7 +54,7 @@ def _regex(value: Any) -> Any:
     return value
 
 
-@valued
+@valued(INT_OR_STRING)
 def port_range(value: Any) -> Any:
     """A port or `first:last`."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -246,7 +247,7 @@ STORED = {
 """What Calico writes where its user says nothing."""
 
 
-def felix_spec(value: Any, path: str, problems: list[str]) -> Any:
+def _felix_spec(value: Any, path: str, problems: list[str]) -> Any:
     """A FelixConfiguration's, with what Calico stores of its own."""
     found = FELIX(value, path, problems)
     if not isinstance(found, dict):
@@ -257,6 +258,10 @@ def felix_spec(value: Any, path: str, problems: list[str]) -> Any:
         stored["bpfHostNetworkedNATWithoutCTLB"] = "Disabled"
         stored["bpfConnectTimeLoadBalancing"] = "Enabled" if older else "Disabled"
     return {**stored, **found}
+
+
+SPEC = Check(_felix_spec, FELIX.schema)
+"""Without defaults: what a server stored in one node's would hide what all nodes are told."""
 
 
 def name_problems(name: str, spec: Mapping[str, Any]) -> Iterator[str]:

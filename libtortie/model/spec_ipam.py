@@ -8,6 +8,7 @@ from typing import Any
 
 from libtortie.model.fields import DEFAULT_BLOCK_SIZES, block_size_of
 from libtortie.model.spec_shape import (
+    Check,
     flag,
     list_of,
     network,
@@ -29,7 +30,7 @@ _ENCAPSULATION = one_of("Never", "Always", "CrossSubnet")
 _USES = ["Workload", "Tunnel"]
 
 
-@valued
+@valued()
 def _reserved(value: Any) -> Any:
     """A network, or one address alone."""
     from libtortie.model.fields import reserved_of
@@ -99,12 +100,15 @@ _POOL = struct(
 )
 
 
-def pool_spec(value: Any, path: str, problems: list[str]) -> Any:
+def _pool_spec(value: Any, path: str, problems: list[str]) -> Any:
     """A pool's; the default block size depends on its family."""
     found = _POOL(value, path, problems)
     if isinstance(found, dict) and not found.get("blockSize") and not problems:
         found["blockSize"] = DEFAULT_BLOCK_SIZES[ip_network(found["cidr"]).version]
     return found
+
+
+POOL = Check(_pool_spec, _POOL.schema)
 
 
 RESERVATION = struct({"reservedCIDRs": list_of(_reserved)})
@@ -126,7 +130,7 @@ IPAM_CONFIGURATION = struct(
         "kubeVirtVMAddressPersistence": one_of("Enabled", "Disabled"),
         "ipCooldownSeconds": number(0, COOLDOWN_LIMIT),
     },
-    defaults={"autoAllocateBlocks": True},
+    defaults={"strictAffinity": False, "autoAllocateBlocks": True, "maxBlocksPerHost": 0},
     rules=[_consistent_ipam],
 )
 CLUSTER_INFORMATION = struct(

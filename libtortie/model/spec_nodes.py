@@ -10,6 +10,7 @@ from libtortie.model.names import wep_name
 from libtortie.model.plain_ip import plain_network
 from libtortie.model.policy_spec import INTERFACE, protocol_number
 from libtortie.model.spec_shape import (
+    INT_OR_STRING,
     address,
     any_network,
     anything,
@@ -35,7 +36,7 @@ _SWITCH = one_of("Enabled", "Disabled")
 _NAME = text()
 
 
-@valued
+@valued()
 def _host_network(value: Any) -> Any:
     """One address as a network: /32 or /128 may be left out."""
     if not isinstance(value, str):
@@ -46,7 +47,7 @@ def _host_network(value: Any) -> Any:
     return str(found)
 
 
-@valued
+@valued(INT_OR_STRING)
 def _protocol(value: Any) -> Any:
     """As policies have it; a number in a string is a number."""
     protocol_number(value)

@@ -2,13 +2,15 @@
 
 A check looks at one value of a manifest, tells everything that is wrong with it by path, and
 returns the value as Calico would store it (`2m` is `2m0s`). It never raises and never stops at the
-first problem. Pure; the tables of each kind are in `spec_*.py`.
+first problem. Of what it wants it also has OpenAPI's part, for CRDs. Pure; the tables of each kind
+are in `spec_*.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from libtortie.errors import InvalidInput
@@ -19,7 +21,7 @@ from libtortie.model.times import go_duration, parse_duration
 from libtortie.wording import meant
 
 Problems = list[str]
-Check = Callable[[Any, str, Problems], Any]
+Schema = Mapping[str, Any]
 Rule = Callable[[Mapping[str, Any]], Iterable[tuple[str, str]]]
 """What fields of one object must be to each other: (field or "", why) for each that is wrong."""
 
@@ -27,25 +29,45 @@ SELECTOR_MAX = 1024
 _INTEGERS_ONLY = re.compile(r"([0-9]+(ms|s|m|h))*")
 
 
-def valued(read: Callable[[Any], Any]) -> Check:
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: called with a value, its path and the list that problems are added to, it
+    returns the value to store. `schema` is OpenAPI's of what is stored: never stricter."""
+
+    look: Callable[[Any, str, Problems], Any]
+    schema: Schema
+
+    def __call__(self, value: Any, path: str, problems: Problems) -> Any:
+        """The value as it is stored."""
+        return self.look(value, path, problems)
+
+
+STRING: Schema = {"type": "string"}
+INT_OR_STRING: Schema = {"x-kubernetes-int-or-string": True}
+ANYTHING: Schema = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def valued(schema: Schema = STRING) -> Callable[[Callable[[Any], Any]], Check]:
     """A check from a function that returns the stored value or raises ValueError, TypeError."""
 
-    def check(value: Any, path: str, problems: Problems) -> Any:
-        try:
-            return read(value)
-        except (ValueError, TypeError, InvalidInput) as error:
-            problems.append(f"{path}: {error}")
-            return value
+    def made(read: Callable[[Any], Any]) -> Check:
+        def look(value: Any, path: str, problems: Problems) -> Any:
+            try:
+                return read(value)
+            except (ValueError, TypeError, InvalidInput) as error:
+                problems.append(f"{path}: {error}")
+                return value
 
-    return check
+        return Check(look, schema)
 
-
-def anything(value: Any, path: str, problems: Problems) -> Any:
-    """Whatever it is."""
-    return value
+    return made
 
 
-@valued
+anything = Check(lambda value, path, problems: value, ANYTHING)
+"""Whatever it is."""
+
+
+@valued({"type": "boolean"})
 def flag(value: Any) -> Any:
     """true or false."""
     if not isinstance(value, bool):
@@ -56,8 +78,11 @@ def flag(value: Any) -> Any:
 def text(pattern: str = "", *, most: int = 0, said: str = "") -> Check:
     """A string; `said` is what one that does not match is told."""
     compiled = re.compile(pattern)
+    schema = {**STRING, **({"maxLength": most} if most else {})}
+    if pattern and "(?" not in pattern:  # the API server's expressions look neither way
+        schema["pattern"] = f"^({pattern})$"
 
-    @valued
+    @valued(schema)
     def check(value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError(f"{shown(value)} is not a string")
@@ -73,7 +98,7 @@ def text(pattern: str = "", *, most: int = 0, said: str = "") -> Check:
 def number(least: int, most: int) -> Check:
     """A whole number."""
 
-    @valued
+    @valued({"type": "integer", "minimum": least, "maximum": most})
     def check(value: Any) -> Any:
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole:
@@ -85,7 +110,7 @@ def number(least: int, most: int) -> Check:
     return check
 
 
-@valued
+@valued({"type": "number"})
 def real(value: Any) -> Any:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -98,8 +123,11 @@ def real(value: Any) -> Any:
 def one_of(*words: str, any_case: bool = False) -> Check:
     """One of several words."""
     lower = {word.lower(): word for word in words}
+    schema = {**STRING, "enum": list(words)}
+    if any_case:
+        schema = {**STRING, "pattern": f"^(?i:({'|'.join(filter(None, words))})?)$"}
 
-    @valued
+    @valued(schema)
     def check(value: Any) -> Any:
         good = isinstance(value, str) and (value.lower() in lower if any_case else value in words)
         if not good:
@@ -113,8 +141,9 @@ def one_of(*words: str, any_case: bool = False) -> Check:
 def duration(*, least: float = 0.0, whole: bool = False, least_said: str = "") -> Check:
     """A Go duration, as Go writes it; `whole`: Calico's schema takes no fractions and only
     ms, s, m and h."""
+    schema = {**STRING, "pattern": f"^(0|{_INTEGERS_ONLY.pattern})$"} if whole else STRING
 
-    @valued
+    @valued(schema)
     def check(value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError(f"{shown(value)} is not a duration such as 30s or 1m30s")
@@ -128,7 +157,7 @@ def duration(*, least: float = 0.0, whole: bool = False, least_said: str = "") -
     return check
 
 
-@valued
+@valued({**STRING, "maxLength": SELECTOR_MAX})
 def selector(value: Any) -> Any:
     """A selector, or nothing."""
     if not isinstance(value, str):
@@ -139,13 +168,13 @@ def selector(value: Any) -> Any:
     return value
 
 
-@valued
+@valued()
 def network(value: Any) -> Any:
     """`address/length` without host bits, in its canonical form."""
     return str(network_of(_string(value, "a network")))
 
 
-@valued
+@valued()
 def any_network(value: Any) -> Any:
     """A network or one address; bits behind the prefix length do no harm."""
     given = _string(value, "a network or address")
@@ -153,13 +182,13 @@ def any_network(value: Any) -> Any:
     return given
 
 
-@valued
+@valued()
 def address(value: Any) -> Any:
     """An IP address in its canonical form."""
     return str(plain_address(_string(value, "an IP address")))
 
 
-@valued
+@valued()
 def interface_address(value: Any) -> Any:
     """An address with its network's length (`192.0.2.11/24`); host bits are kept."""
     given = _string(value, "address/prefix length")
@@ -168,7 +197,7 @@ def interface_address(value: Any) -> Any:
     return f"{plain_address(host)}{slash}{length}"
 
 
-@valued
+@valued({"type": "integer", "format": "int64", "minimum": 0, "maximum": (1 << 32) - 1})
 def as_number(value: Any) -> Any:
     """An AS number: also `"64512"` and dotted `"1.10"` (RFC 5396)."""
     if isinstance(value, float):
@@ -187,6 +216,9 @@ def as_number(value: Any) -> Any:
 
 def list_of(check_item: Check, *, most: int = 0, least: int = 0) -> Check:
     """A list; each item's path has its number."""
+    schema: dict[str, Any] = {"type": "array", "items": check_item.schema}
+    schema |= {"maxItems": most} if most else {}
+    schema |= {"minItems": least} if least else {}
 
     def check(value: Any, path: str, problems: Problems) -> Any:
         if not isinstance(value, list):
@@ -198,7 +230,7 @@ def list_of(check_item: Check, *, most: int = 0, least: int = 0) -> Check:
             problems.append(f"{path}: {len(value)} items, and {least} are the fewest")
         return [check_item(item, f"{path}.{place}", problems) for place, item in enumerate(value)]
 
-    return check
+    return Check(check, schema)
 
 
 def map_of(check_value: Check, check_key: Check = anything) -> Check:
@@ -212,7 +244,7 @@ def map_of(check_value: Check, check_key: Check = anything) -> Check:
             check_key(key, f"{path}.{key}", problems)
         return {key: check_value(item, f"{path}.{key}", problems) for key, item in value.items()}
 
-    return check
+    return Check(check, {"type": "object", "additionalProperties": check_value.schema})
 
 
 def struct(
@@ -227,6 +259,7 @@ def struct(
     `defaults` are written where a field is absent or Go's zero, which reads the same.
     """
     needed, rules = tuple(required), tuple(rules)
+    schema = _object_schema(fields, needed, defaults or {})
 
     def check(value: Any, path: str, problems: Problems) -> Any:
         if not isinstance(value, Mapping):
@@ -256,7 +289,19 @@ def struct(
                 ]
         return found
 
-    return check
+    return Check(check, schema)
+
+
+def _object_schema(
+    fields: Mapping[str, Check], required: tuple[str, ...], defaults: Mapping[str, Any]
+) -> Schema:
+    """What a server writes where a field is absent is what we write."""
+    properties = {
+        name: {**check.schema, **({"default": defaults[name]} if name in defaults else {})}
+        for name, check in fields.items()
+    }
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    return schema | {"required": list(required)} if required else schema
 
 
 def either(*names: str) -> Rule:

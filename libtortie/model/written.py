@@ -45,7 +45,7 @@ FIXED_TIERS = {
     BASELINE_TIER: (10_000_000, "Pass"),
 }
 """Order and default action of the tiers that are always there."""
-_STAGED_ACTION = one_of("Set", "Delete", "Learn", "Ignore")
+STAGED_ACTION = one_of("Set", "Delete", "Learn", "Ignore")
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 _POLICY_NAME = re.compile(
@@ -65,13 +65,13 @@ _ONLY_ONE = (
     Kind.CLUSTER_INFORMATION,
 )
 """Kinds with one object, named `default`."""
-_SPECS: Mapping[Kind, Check] = {
-    Kind.IP_POOL: spec_ipam.pool_spec,
+SPECS: Mapping[Kind, Check] = {
+    Kind.IP_POOL: spec_ipam.POOL,
     Kind.IP_RESERVATION: spec_ipam.RESERVATION,
     Kind.IPAM_CONFIGURATION: spec_ipam.IPAM_CONFIGURATION,
     Kind.CLUSTER_INFORMATION: spec_ipam.CLUSTER_INFORMATION,
     Kind.TIER: spec_ipam.TIER,
-    Kind.FELIX_CONFIGURATION: spec_felix.felix_spec,
+    Kind.FELIX_CONFIGURATION: spec_felix.SPEC,
     Kind.BGP_CONFIGURATION: spec_bgp.CONFIGURATION,
     Kind.BGP_PEER: spec_bgp.PEER,
     Kind.BGP_FILTER: spec_bgp.FILTER,
@@ -80,6 +80,7 @@ _SPECS: Mapping[Kind, Check] = {
     Kind.KUBE_CONTROLLERS_CONFIGURATION: spec_nodes.CONTROLLERS,
     Kind.CALICO_NODE_STATUS: spec_nodes.NODE_STATUS,
 }
+"""Kinds that are described field by field; of the others `policy_spec` has the models."""
 _KUBERNETES_POLICY = ("podSelector", "ingress", "egress", "policyTypes", "stagedAction")
 _NEEDED = frozenset({Kind.IP_POOL, Kind.BGP_PEER, Kind.WORKLOAD_ENDPOINT, Kind.HOST_ENDPOINT})
 """Kinds whose spec must say something."""
@@ -221,7 +222,7 @@ def _spec(kind: Kind, given: Any, problems: Problems) -> Any:
     if not isinstance(given, Mapping):
         problems.append(f"spec: {shown(given)} is not an object")
         return given
-    check = _SPECS.get(kind)
+    check = SPECS.get(kind)
     if check is not None:
         own: Problems = []
         found = check(given, "spec", own)
@@ -230,7 +231,7 @@ def _spec(kind: Kind, given: Any, problems: Problems) -> Any:
     if kind in POLICIES[2:]:
         return _staged(kind, given, problems)
     if kind is Kind.STAGED_KUBERNETES_NETWORK_POLICY:
-        names = dict.fromkeys(_KUBERNETES_POLICY, anything) | {"stagedAction": _STAGED_ACTION}
+        names = dict.fromkeys(_KUBERNETES_POLICY, anything) | {"stagedAction": STAGED_ACTION}
         return struct(names, defaults={"stagedAction": "Set"})(given, "spec", problems)
     if kind is Kind.HOST_ENDPOINT:
         known = ("node", "interfaceName", "expectedIPs", "profiles", "ports")
@@ -245,7 +246,7 @@ def _spec(kind: Kind, given: Any, problems: Problems) -> Any:
 def _staged(kind: Kind, given: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """A policy that is not in force yet: as one that is, and what is to become of it."""
     policy = {key: value for key, value in given.items() if key != "stagedAction"}
-    action = _STAGED_ACTION(given.get("stagedAction") or "Set", "spec.stagedAction", problems)
+    action = STAGED_ACTION(given.get("stagedAction") or "Set", "spec.stagedAction", problems)
     try:
         PolicySpecWire.model_validate(policy)
     except ValidationError as error:

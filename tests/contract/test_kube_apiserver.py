@@ -61,23 +61,25 @@ def test_discovery_names_every_kind(client: HttpKubeClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group_version", "plural"),
+    ("group_version", "plural", "field", "value"),
     [
-        ("crd.projectcalico.org/v1", "ipreservations"),
-        ("projectcalico.org/v3", "ipamconfigurations"),
-        ("crd.projectcalico.org/v1", "caliconodestatuses"),
-        ("projectcalico.org/v3", "caliconodestatuses"),
-        ("projectcalico.org/v3", "stagedglobalnetworkpolicies"),
-        ("projectcalico.org/v3", "kubecontrollersconfigurations"),
+        ("crd.projectcalico.org/v1", "ipreservations", "reservedCIDRs", ["10.0.0.1"]),
+        ("projectcalico.org/v3", "ipamconfigurations", "maxBlocksPerHost", 1),
+        ("crd.projectcalico.org/v1", "caliconodestatuses", "node", "n1"),
+        ("projectcalico.org/v3", "caliconodestatuses", "node", "n1"),
+        ("projectcalico.org/v3", "stagedglobalnetworkpolicies", "order", 1.5),
+        ("projectcalico.org/v3", "kubecontrollersconfigurations", "prometheusMetricsPort", 9094),
     ],
 )
-def test_calico_plurals(client: HttpKubeClient, group_version: str, plural: str) -> None:
+def test_calico_plurals(
+    client: HttpKubeClient, group_version: str, plural: str, field: str, value: object
+) -> None:
     path = f"/apis/{group_version}/{plural}"
-    made = client.raw("POST", path, named("default", spec={"maxBlocksPerHost": 1}))
+    made = client.raw("POST", path, named("default", spec={field: value}))
     assert made["apiVersion"] == group_version
     listed = client.raw("GET", path)
     assert listed["kind"] == made["kind"] + "List"
-    assert [item["spec"]["maxBlocksPerHost"] for item in listed["items"]] == [1]
+    assert [item["spec"][field] for item in listed["items"]] == [value]
 
 
 def test_a_hidden_group_is_as_if_not_installed(server: ApiServer, client: HttpKubeClient) -> None:

@@ -61,7 +61,7 @@ def test_defaults_are_stored() -> None:
             "spec.blockSize: Invalid value: 129: spec.blockSize in body should be less than or "
             "equal to 128",
         ),
-        ({"blockSize": 19}, "spec.blockSize in body should be greater than or equal to 20"),
+        ({"blockSize": -1}, "spec.blockSize in body should be greater than or equal to 0"),
         ({"nodeSelector": "x" * 1025}, "spec.nodeSelector: Too long: may not be more than 1024"),
         (
             {"allowedUses": ["Workload"] * 11},

@@ -1,4 +1,4 @@
-"""The schemas of IPAM's own kinds, as Calico's CRDs have them in each of its two groups.
+"""The schemas of IPAM's own kinds, as Calico's CRDs have them in each of its two groups. Data.
 
 The groups differ in one type (`deleted` of an affinity is a text in the older one) and in what is
 required and defaulted.
@@ -112,4 +112,4 @@ IPAM_V3: dict[str, Schema] = {
         strict=True,
     ),
 }
-"""By kind, in `projectcalico.org/v3`; the configuration is in `calico_schemas`."""
+"""By kind, in `projectcalico.org/v3`; the configuration is a resource there."""
