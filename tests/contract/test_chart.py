@@ -99,6 +99,14 @@ def test_every_object_is_what_kubernetes_says_it_is(changes: tuple[str, ...]) ->
             validate(one, KUBERNETES, strict=True)
 
 
+def test_the_crds_are_what_kubernetes_says_they_are() -> None:
+    done = helm("show", "crds", str(CHART))
+    found = objects(done.stdout)
+    assert {one["kind"] for one in found} == {"CustomResourceDefinition"}
+    for one in found:
+        validate(one, KUBERNETES, strict=True)
+
+
 @pytest.mark.parametrize("changes", [one for one in CASES if GUARDED not in one])
 def test_the_agent_and_the_plugin_take_their_configuration(changes: tuple[str, ...]) -> None:
     release = rendered(*changes)
