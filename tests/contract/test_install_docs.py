@@ -31,9 +31,9 @@ exec {helm} "$@"
 Body = dict[str, Any]
 
 
-def rolled_out(verb: str, resource: str, new: Body | None, old: Body | None) -> Body | None:
+def rolled_out(verb: str, resource: str, new: Body, old: Body | None) -> Body:
     """What a controller would report of a workload once all of its pods are there."""
-    if resource in ("daemonsets.apps", "deployments.apps") and new is not None:
+    if verb != "delete" and resource in ("daemonsets.apps", "deployments.apps"):
         count = new["spec"].get("replicas", 1)
         new["status"] = {
             "observedGeneration": 1 << 20,
