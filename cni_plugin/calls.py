@@ -29,8 +29,25 @@ PHASES = (LOCK, IDENTITY, IPAM, WIRING, ENDPOINT, POLICY)
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Seconds, of the histograms."""
 
-_REFUSALS = {101: "identity", 103: "address_of_another", 104: "migration_target"}
-"""CNI codes by which a pod is denied what it claims, and the reason they stand for."""
+_REFUSALS = {
+    1: "version",
+    2: "unsupported_field",
+    3: "unknown_container",
+    4: "environment",
+    6: "undecodable",
+    7: "configuration",
+    11: "try_again",
+    50: "not_ready",
+    51: "impaired",
+    101: "identity",
+    102: "no_free_address",
+    103: "address_of_another",
+    104: "migration_target",
+    108: "attachment_conflict",
+    110: "check_failed",
+}
+"""CNI codes of refusals, and the reason they stand for. By 101, 103 and 104 a pod is denied what it
+claims."""
 
 
 @dataclass(slots=True)
@@ -107,7 +124,11 @@ class CallMetrics:
             ("command", "code"),
         )
         self.refusals = Counter(
-            "tortie_cni_refusals_total", "Pods that were denied what they claimed.", ("reason",)
+            "tortie_cni_refusals_total",
+            "CNI requests that were refused; identity, address_of_another and migration_target are "
+            "pods that claimed what is not theirs.",
+            ("reason",),
+            [(reason,) for reason in _REFUSALS.values()],
         )
         self.durations = Histogram(
             "tortie_cni_call_seconds",

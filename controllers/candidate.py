@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -17,6 +17,9 @@ from controllers.election import Create, Election, Spec, Stored, Update, plan, r
 from libtortie.errors import AlreadyExists, Conflict, NotFound, TortieError, first_line
 from libtortie.kube.leases import Lease, LeaseSpec, micro_time
 from libtortie.metrics import Gauge
+
+LATE_SECONDS = 60.0
+"""An attempt is two calls, each of which ends within half the renewal deadline."""
 
 
 class LeaseApi(Protocol):
@@ -42,7 +45,8 @@ def boot_time() -> float:
 
 @dataclass(slots=True)
 class Candidate:
-    """One that wants the lease `name` in `namespace`. `tell` gets news, `complain` what lasts."""
+    """One that wants the lease `name` in `namespace`. `tell` gets news, `complain` what lasts;
+    `trouble` is why the last attempt failed."""
 
     api: LeaseApi
     namespace: str
@@ -52,8 +56,9 @@ class Candidate:
     complain: Callable[[str], None]
     clock: Callable[[], float] = boot_time
     wall: Callable[[], datetime] = lambda: datetime.now(UTC)
+    trouble: str = ""
     _lease: Lease | None = None
-    _trouble: str = field(default="")
+    _attempted: float | None = None
 
     @property
     def lease_name(self) -> str:
@@ -65,8 +70,8 @@ class Candidate:
         return self.election.leads(self.clock())
 
     def gauge(self) -> Gauge:
-        """For Prometheus; the sum over all instances is 1, or 0 between two leaders."""
-        return Gauge("tortie_leader", "1 while this instance leads.", lambda: float(self.leads()))
+        """For Prometheus."""
+        return leads_gauge(self.leads)
 
     def pause(self) -> float:
         """Seconds to the next attempt, at most: a leader looks again when its time is over."""
@@ -75,7 +80,7 @@ class Candidate:
 
     def attempt(self) -> None:
         """Take, renew or look at the lease, once; what fails is told once while it lasts."""
-        before = self.election.holder
+        before, self._attempted = self.election.holder, self.clock()
         try:
             if not self._renewed():
                 self._look()
@@ -85,6 +90,11 @@ class Candidate:
             self._told("")
         if self.election.holder != before:
             self.tell(f"lease {self.lease_name}: held by {self.election.holder or 'nobody'}")
+
+    def stalled(self) -> str:
+        """Why nothing is attempted any more, which a restart would cure; empty if it is."""
+        idle = 0.0 if self._attempted is None else self.clock() - self._attempted
+        return f"the lease was last looked at {idle:.0f} s ago" if idle > LATE_SECONDS else ""
 
     def give_up(self) -> None:
         """Let the next one have the lease at once. To be called when nothing acts any more."""
@@ -138,9 +148,15 @@ class Candidate:
         self.election = wrote(self.election, stored(self._lease), began=began)
 
     def _told(self, trouble: str) -> None:
-        if trouble and trouble != self._trouble:
+        if trouble and trouble != self.trouble:
             self.complain(trouble)
-        self._trouble = trouble
+        self.trouble = trouble
+
+
+def leads_gauge(leads: Callable[[], bool]) -> Gauge:
+    """The sum over all instances is 1, or 0 between two leaders."""
+    text = "1 while this instance leads (with --leader-elect)."
+    return Gauge("tortie_leader", text, lambda: float(leads()))
 
 
 def stored(lease: Lease) -> Stored:

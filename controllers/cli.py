@@ -13,23 +13,32 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controllers.candidate import Candidate
 from controllers.elect_options import add_election, candidate_of, check_election
 from controllers.gc import Collector, Settings
+from controllers.health import Course
 from controllers.leadership import LedStore, work_in_terms
 from controllers.metrics import PassMetrics
 from ipam.gc import CLUSTER_GRACE_SECONDS, Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import InvalidInput, TortieError
-from libtortie.metrics_server import MetricsServer
+from libtortie.metrics import Metric
+from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.times import parse_duration
+from libtortie.probing import Prober, answers, api_answers
+from libtortie.serving import Server
+from libtortie.serving_access import Place
+from libtortie.serving_pages import PROBES, Health, pages
 from libtortie.signals import set_on
 from libtortie.wording import DEFAULT_CONFIG, visible
 
+PLACE_FIELDS = ("host", "token_file", "cert_file", "key_file", "client_ca_file")
+PROBED = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
+"""What the datastore is asked for to see whether it answers."""
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
 
@@ -45,8 +54,7 @@ def run(args: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     if options.once and options.metrics_port:
         parser.error("--metrics-port is of what runs on: leave out --once")
-    if options.metrics_host and not options.metrics_port:
-        parser.error("--metrics-host is where --metrics-port is: give both")
+    place = _place(parser, options)
     try:
         check_election(options)
     except InvalidInput as error:
@@ -60,7 +68,7 @@ def run(args: Sequence[str] | None = None) -> int:
         )
         try:
             with candidate_of(at.config.kube, options, _note, _complain) as candidate:
-                return 0 if _run(at, options, stop, candidate) else 1
+                return 0 if _run(at, options, stop, candidate, place) else 1
         finally:
             at.close()
     except TortieError as error:
@@ -78,14 +86,25 @@ def _run(
     options: argparse.Namespace,
     stop: threading.Event,
     candidate: Candidate | None,
+    place: Place,
 ) -> bool:
     """Collect until told to stop, as leader if there is an election; whether all went well."""
-    metrics = PassMetrics()
+    metrics, course = PassMetrics(), Course()
+    gauges = (candidate.gauge(),) if candidate else ()
 
     def work(over: threading.Event) -> bool:
-        return _collector(at, options, over, metrics, candidate).run()
+        try:
+            collector = _collector(
+                at, options, over, metrics=metrics, course=course, candidate=candidate
+            )
+            return collector.run()
+        finally:
+            course.leave()
 
-    with _served(metrics, options, candidate):
+    def health(probers: Sequence[Prober]) -> Health:
+        return _health(course, stop, candidate, probers)
+
+    with _served(place, lambda: (*metrics.all(), *gauges), health, at):
         return work(stop) if candidate is None else work_in_terms(candidate, stop, work)
 
 
@@ -150,19 +169,38 @@ def _add_metrics(command: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="serve Prometheus at /metrics of this port, without --once (default: no)",
     )
-    command.add_argument(
-        "--metrics-host",
-        default="",
-        metavar="ADDRESS",
-        help="where that port is (default: all addresses)",
-    )
+    for option, meta, text in (
+        ("host", "ADDRESS", "where that port is (default: loopback; others need one of the next)"),
+        ("token-file", "FILE", "who has one of its tokens may read"),
+        ("client-ca-file", "FILE", "whose certificate is of this CA (PEM) may read"),
+        ("cert-file", "FILE", "serve HTTPS with this certificate (PEM)"),
+        ("key-file", "FILE", "its key"),
+    ):
+        command.add_argument(f"--metrics-{option}", default="", metavar=meta, help=text)
+
+
+def _place(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Place:
+    """Where metrics and probes are served; ends the program when nobody could be."""
+    given = {name: getattr(options, f"metrics_{name}") for name in PLACE_FIELDS}
+    if not options.metrics_port:
+        for name in (one for one, value in given.items() if value):
+            option = name.replace("_", "-")
+            parser.error(f"--metrics-{option} is of what --metrics-port serves: give both")
+    place = Place(options.metrics_port, **given)
+    try:
+        place.check("--metrics-")
+    except InvalidInput as error:
+        parser.error(str(error))
+    return place
 
 
 def _collector(
     at: Connection,
     options: argparse.Namespace,
     stop: threading.Event,
+    *,
     metrics: PassMetrics,
+    course: Course,
     candidate: Candidate | None,
 ) -> Collector:
     if at.kube is None:
@@ -190,39 +228,82 @@ def _collector(
         json=options.output == "json",
     )
     say = _say if settings.once else _say_if_possible
-    return Collector(means, settings, stop, say, _complain, metrics)
+    return Collector(means, settings, stop, say, _complain, metrics, course)
 
 
 @contextlib.contextmanager
 def _served(
-    metrics: PassMetrics, options: argparse.Namespace, candidate: Candidate | None
+    place: Place,
+    metrics: Callable[[], Sequence[Metric]],
+    health: Callable[[Sequence[Prober]], Health],
+    at: Connection,
 ) -> Iterator[None]:
-    """The metrics at their port, if one is asked for; a port that is taken stops nothing."""
-    if not options.metrics_port:
+    """Metrics and probes, if they are asked for; a port that is taken stops nothing.
+
+    Raises `InvalidInput` for files that let nobody in.
+    """
+    if not place.port:
         yield
         return
     told: list[str] = []
-    leads = (candidate.gauge(),) if candidate else ()
 
     def trouble(reason: str) -> None:
         if reason not in told:
             told[:] = [reason]
             _complain(f"metrics: {reason}")
 
-    server = MetricsServer(
-        options.metrics_host,
-        options.metrics_port,
-        (*metrics.all(), *leads),
+    probers = _probers(at)
+    server = Server(
+        place,
+        pages(metrics, health(probers)),
         serving=lambda _: told.clear(),
         trouble=trouble,
+        open=PROBES,
     )
-    thread = threading.Thread(target=server.run, name="metrics")
-    thread.start()
+    server.check()
+    threads = [threading.Thread(target=server.run, name="metrics")]
+    threads += [threading.Thread(target=one.run, name=one.name, daemon=True) for one in probers]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
+        for one in probers:
+            one.stop()  # one that hangs is not waited for
         server.stop()
-        thread.join()
+        threads[0].join()
+
+
+def _probers(at: Connection) -> list[Prober]:
+    store, kube = at.store, at.kube
+    found = [Prober("datastore", lambda: answers(lambda: store.get(PROBED)))]
+    if kube is not None:
+        found.append(Prober("api", lambda: api_answers(kube)))
+    return found
+
+
+def _health(
+    course: Course,
+    stop: threading.Event,
+    candidate: Candidate | None,
+    probers: Sequence[Prober],
+) -> Health:
+    """Of a leader, of one that waits to be one (it has no passes to make), or without election."""
+
+    def live() -> dict[str, str]:
+        election = {} if candidate is None else {"election": candidate.stalled()}
+        return {"loop": course.stalled(), **election}
+
+    def ready() -> dict[str, str]:
+        found = {**{one.name: one.wrong() for one in probers}, **live()}
+        works = candidate is None or candidate.leads()
+        found["pass"] = course.wrong if works else ""
+        found["stop"] = "stopping" if stop.is_set() else ""
+        if candidate is not None and not found["election"]:
+            found["election"] = candidate.trouble
+        return found
+
+    return Health(live, ready)
 
 
 def _port(value: str) -> int:

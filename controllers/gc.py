@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from controllers import report
+from controllers.health import Course
 from controllers.metrics import API, DATASTORE, PassMetrics
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
 from ipam.gc_verdicts import Unknown
@@ -57,6 +58,7 @@ class Collector:
     say: Callable[[Iterable[str]], None]
     complain: Callable[[str], None]
     metrics: PassMetrics = field(default_factory=PassMetrics)
+    course: Course = field(default_factory=Course)
     _memory: Memory = field(default_factory=dict)
 
     def run(self) -> bool:
@@ -66,6 +68,7 @@ class Collector:
         """
         confirmed = self.settings.dry_run
         while not self.stop.is_set():
+            self.course.begin()
             try:
                 with unsearched():
                     made = self._pass()
@@ -74,13 +77,19 @@ class Collector:
                 self.complain(first_line(error))
                 if self.settings.once:
                     return False
-                self.stop.wait(min(TROUBLE_SECONDS, self.settings.period))
+                self._rest(first_line(error), min(TROUBLE_SECONDS, self.settings.period))
                 continue
             if self.settings.once and (confirmed or not made.waits):
                 return self._asked(made)
             confirmed = True
-            self.stop.wait(self._pause(made.waits))
+            silent = made.silent if self.means.kube is not None else ""
+            self._rest(silent, self._pause(made.waits))
         return True
+
+    def _rest(self, wrong: str, seconds: float) -> None:
+        """Until the next pass; `wrong` is what was with the last."""
+        self.course.end(wrong, seconds)
+        self.stop.wait(seconds)
 
     def _asked(self, made: Pass) -> bool:
         """Whether the API said who lives; complains if it was asked and did not."""

@@ -6,13 +6,16 @@ time of the last success finds a dead datastore, a dead API and a dead controlle
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter as Counted
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from controllers.report import counts
 from ipam.gc import Memory, Outcome, Swept
-from libtortie.metrics import Counter, Gauge, Histogram, Metric
+from ipam.pools import Pool, pool_of
+from libtortie.metrics import Counter, Gauge, Histogram, Labels, Metric, Readings
+from libtortie.model.ipam import Block
 
 BOUNDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds: a pass over 250,000 addresses takes about 40."""
@@ -24,6 +27,22 @@ GAUGES = {
     "ipam_blocks": "Blocks.",
 }
 """Of the last pass, under the names that `report.counts` has them by."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """Addresses that a pool has and those of them that are used or cooling down; its blocks."""
+
+    capacity: int
+    used: int = 0
+    blocks: int = 0
+
+
+POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolState], float]], ...] = (
+    ("tortie_ipam_pool_capacity", "Addresses that a pool has.", lambda state: state.capacity),
+    ("tortie_ipam_pool_used", "Addresses in use or cooling down.", lambda state: state.used),
+    ("tortie_ipam_pool_blocks", "Blocks that a pool is cut into so far.", lambda one: one.blocks),
+)
 
 DATASTORE, API = "datastore", "api"
 
@@ -63,6 +82,9 @@ class PassMetrics:
     )
     _success: float = 0.0
     _last: Mapping[str, int] = field(default_factory=dict)
+    _pools: Mapping[Labels, PoolState] = field(default_factory=dict)
+    _outcomes: Mapping[Labels, float] = field(default_factory=dict)
+    _handles: int = 0
 
     def failed(self, reason: str) -> None:
         """A pass was not what it should be."""
@@ -73,6 +95,12 @@ class PassMetrics:
         self._passes.add()
         self._seconds.observe(seconds)
         self._last = counts(swept)
+        inventory = swept.opinions.inventory
+        self._pools = pool_states(
+            inventory.pools or (), inventory.blocks.values(), inventory.rested
+        )
+        self._handles = len(inventory.handles)
+        self._outcomes = _verdicts(swept)
         doubted = {one.subject.key for one in swept.verdicts if one.outcome is not Outcome.KEEP}
         for kind in _kinds(doubted - before.keys()):
             self._seen.add(kind)
@@ -99,10 +127,49 @@ class PassMetrics:
             self._seconds,
             success,
             *gauges,
+            Gauge("tortie_ipam_handles", "Handles.", lambda: float(self._handles)),
+            Readings(
+                "tortie_gc_verdicts",
+                "What the last pass judged, by kind and outcome: keep, wait, free, or unknown.",
+                ("kind", "outcome"),
+                lambda: self._outcomes,
+            ),
+            *(self._of_pools(name, text, value) for name, text, value in POOL_GAUGES),
         )
+
+    def _of_pools(self, name: str, text: str, value: Callable[[PoolState], float]) -> Metric:
+        def read() -> dict[Labels, float]:
+            return {labels: value(state) for labels, state in self._pools.items()}
+
+        return Readings(name, text, ("pool", "cidr"), read)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, lambda: self._last.get(name, 0))
+
+
+def pool_states(
+    pools: Iterable[Pool], blocks: Iterable[Block], rested: Callable[[Block], Block]
+) -> dict[Labels, PoolState]:
+    """How full each pool is, by name and CIDR; blocks of no pool are under empty names. Pure."""
+    pools = tuple(pools)
+    found: dict[Labels, PoolState] = {
+        (pool.name, str(pool.cidr)): PoolState(pool.cidr.num_addresses) for pool in pools
+    }
+    for block in blocks:
+        pool = pool_of(pools, block.cidr)
+        key = (pool.name, str(pool.cidr)) if pool is not None else ("", "")
+        before = found.get(key, PoolState(0))
+        taken = sum(one is not None for one in rested(block).allocations)
+        found[key] = PoolState(before.capacity, before.used + taken, before.blocks + 1)
+    return found
+
+
+def _verdicts(swept: Swept) -> dict[Labels, float]:
+    kinds = Counted(
+        (one.subject.key.partition(" ")[0], "unknown" if one.unknown else one.outcome.value)
+        for one in swept.verdicts
+    )
+    return {labels: float(count) for labels, count in kinds.items()}
 
 
 def _freed(swept: Swept) -> Iterable[str]:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
-from felix_shim.bird_daemon import BgpSources, bgp_sources, bird_metrics, bird_runner
+from felix_shim.bird_daemon import BgpSources, bgp_sources, bird_runner
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
@@ -50,6 +50,7 @@ from felix_shim.kube_events import EventRecorder
 from felix_shim.kube_node import NodeCondition
 from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
+from felix_shim.monitor import Monitor
 from felix_shim.node import register
 from felix_shim.outlets import LANES, POLITE, Outlets
 from felix_shim.own_addresses import OwnAddresses
@@ -74,8 +75,6 @@ from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
-from libtortie.metrics import Metric
-from libtortie.metrics_server import MetricsServer
 from libtortie.signals import set_on
 
 DEFAULT_CONFIG = "/etc/tortie/node.yaml"
@@ -98,7 +97,7 @@ class Parts:
     kernel: NetlinkKernel
     log: JsonLog
     crew: Crew
-    metrics: tuple[Metric, ...] = ()
+    monitor: Monitor
 
     @property
     def node(self) -> str:
@@ -171,11 +170,12 @@ def run(config: NodeConfig, log: JsonLog) -> int:
     """The process's life; returns its exit status."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     crew = Crew(log)
+    monitor = Monitor(config, log, crew)
     set_on(crew.over, signal.SIGTERM, signal.SIGINT)
     _bridge_logging(log)
     try:
         with ExitStack() as stack:
-            parts = _open_parts(config, log, crew, stack)
+            parts = _open_parts(monitor, stack)
             if parts is not None:
                 _live(parts)
     except (TortieError, OSError) as error:
@@ -185,25 +185,28 @@ def run(config: NodeConfig, log: JsonLog) -> int:
     return 1 if crew.failed else 0
 
 
-def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) -> Parts | None:
+def _open_parts(monitor: Monitor, stack: ExitStack) -> Parts | None:
     """Lock, kernel, API client, datastore, the node's start; None when the end came first."""
+    config, log, crew = monitor.config, monitor.log, monitor.crew
     stack.enter_context(take_lock(Path(config.run_dir) / "agent.lock"))
+    monitor.begin()
     kernel = NetlinkKernel()
     stack.callback(kernel.close)
     kube = _open_kube(config)
     if kube is not None:
         stack.callback(kube.close)
-    metrics = _keep_kubeconfig(config, log, crew)
+    _keep_kubeconfig(monitor)
     store = _open_store(config, log, crew)
     if store is None:
         return None
     stack.callback(store.close)
+    monitor.depends_on(store, kube)
     start_up = StartUp(config, kernel, store, kube, log, crew.over)
     address = start_up.begin()
     if address is None:
         return None
     log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
-    return Parts(config, address, start_up, store, kube, kernel, log, crew, metrics)
+    return Parts(config, address, start_up, store, kube, kernel, log, crew, monitor)
 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
@@ -218,14 +221,13 @@ def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | Non
     return None
 
 
-def _keep_kubeconfig(config: NodeConfig, log: JsonLog, crew: Crew) -> tuple[Metric, ...]:
+def _keep_kubeconfig(monitor: Monitor) -> None:
     """The plugin's kubeconfig, from now on: its fallback serves while the datastore is away."""
-    api = config.kube()
-    if not config.cni_kubeconfig or api is None:
-        return ()
-    keeper = KubeconfigKeeper(Path(config.cni_kubeconfig), api, log)
-    crew.start("cni-kubeconfig", keeper.run, keeper.stop)
-    return (keeper.metric(),)
+    config, api = monitor.config, monitor.config.kube()
+    if config.cni_kubeconfig and api is not None:
+        keeper = KubeconfigKeeper(Path(config.cni_kubeconfig), api, monitor.log)
+        monitor.crew.start("cni-kubeconfig", keeper.run, keeper.stop)
+        monitor.telemetry.serve(keeper.metric())
 
 
 def _open_kube(config: NodeConfig) -> HttpKubeClient | None:
@@ -235,8 +237,8 @@ def _open_kube(config: NodeConfig) -> HttpKubeClient | None:
 
 def _live(parts: Parts) -> None:
     """Start every thread in dependency order, serve until the end, stop in reverse."""
-    crew, log = parts.crew, parts.log
-    inbox = Inbox()
+    crew, log, monitor = parts.crew, parts.log, parts.monitor
+    inbox = Inbox(monitor.telemetry.waited)
     courtesy = Courtesy()
     lanes = {
         name: ThreadLane(name, inbox.post, courtesy.give_way if name in POLITE else at_once)
@@ -254,11 +256,11 @@ def _live(parts: Parts) -> None:
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
     peering = start_peering(parts.config, parts.address.address.ip, crew, log)
-    metrics = (*parts.metrics, *peering.metrics, *bird_metrics(parts.config))
-    parts = replace(parts, metrics=metrics)
+    monitor.telemetry.serve(*peering.metrics)
     hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
     outlets = _outlets(parts, hands)
     reconciler = _reconciler(parts, outlets, inbox)
+    monitor.show(inbox, reconciler.world.roster, owners)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
     if events is not None:
         crew.start("events", events.run, events.stop)
@@ -319,15 +321,8 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
     )
 
     calls = CallMetrics()
-    if parts.config.metrics_port:
-        server = MetricsServer(
-            parts.config.metrics_host,
-            parts.config.metrics_port,
-            (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics(), *parts.metrics),
-            serving=lambda port: log.info("metrics_serving", port=port),
-            trouble=Complaint(log, "metrics_not_served").about,
-        )
-        crew.start("metrics", server.run, server.stop)
+    own = (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics())
+    parts.monitor.telemetry.serve(*own)
 
     def build(conf: NetConf) -> PluginVerbs:
         return build_plugin(conf, shared=shared)
@@ -339,6 +334,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
     cni = CNIServer(parts.config.cni_socket, answer, crew.spawn, log)
     cni.open()
     crew.start("cni", cni.run)
+    parts.monitor.serves(cni)
     log.info("cni_serving", socket=parts.config.cni_socket)
     if parts.kube is not None and parts.config.k8s_node_condition:
         condition = NodeCondition(parts.kube, parts.config.kube_node, log, _now)

@@ -3,9 +3,9 @@ threads that ask for what its configuration depends on."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from cni_plugin.durable import replace_file
@@ -18,12 +18,13 @@ from felix_shim.config import NodeConfig
 from felix_shim.crew import Crew
 from felix_shim.drivers.bird import CONFIG_MODE, Bird
 from felix_shim.events import Event
+from felix_shim.export_watch import ExportWatch
 from felix_shim.jsonlog import Log
 from felix_shim.sources import RaisesSource
 from libtortie.errors import TortieError, Unavailable
 from libtortie.kube.port import KubeClient
 from libtortie.linux.port import Kernel
-from libtortie.metrics import Gauge, Metric
+from libtortie.metrics import Gauge, Metric, Readings
 from libtortie.model.ipam import IPAddress
 
 SCRAPE_SECONDS = 2.0
@@ -87,12 +88,9 @@ def bird_metrics(config: NodeConfig) -> tuple[Metric, ...]:
         return ()
     bird = _bird(config, deadline=SCRAPE_SECONDS)
 
-    def sessions(*, only_up: bool) -> float:
-        try:
-            found = [one for one in bird.sessions() if one.kind == "BGP"]
-        except TortieError:
-            return 0.0
-        return float(sum(one.established or not only_up for one in found))
+    def sessions() -> Mapping[tuple[str, ...], float]:
+        found = Counter(one.fsm for one in bird.sessions() if one.kind == "BGP")
+        return {(state,): float(found[state]) for state in {*found, "established"}}
 
     def alive() -> float:
         try:
@@ -100,12 +98,24 @@ def bird_metrics(config: NodeConfig) -> tuple[Metric, ...]:
         except TortieError:
             return 0.0
 
-    up, every = partial(sessions, only_up=True), partial(sessions, only_up=False)
     return (
         Gauge("tortie_bird_up", "Whether BIRD answers on its control socket.", alive),
-        Gauge("tortie_bgp_sessions", "BGP sessions that BIRD has.", every),
-        Gauge("tortie_bgp_sessions_established", "Those of them that are up.", up),
+        Readings(
+            "tortie_bgp_sessions",
+            "BGP sessions that BIRD has, by their state; none while it does not answer.",
+            ("state",),
+            sessions,
+        ),
     )
+
+
+def export_watch(
+    config: NodeConfig, told: Callable[[object, float, float, float], None]
+) -> ExportWatch | None:
+    """What sees when BIRD has a raised route; none where there is no BIRD."""
+    if config.bird.mode == "off":
+        return None
+    return ExportWatch(_bird(config, deadline=SCRAPE_SECONDS).raised_here, told)
 
 
 @dataclass(frozen=True, slots=True)

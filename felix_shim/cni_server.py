@@ -87,6 +87,7 @@ class CNIServer:
         self._running: set[threading.Thread] = set()
         self._accepting = threading.Lock()
         self._listener: socket.socket | None = None
+        self._inode = (0, 0)
 
     def open(self) -> None:
         """Listen. Raises OSError."""
@@ -96,11 +97,18 @@ class CNIServer:
         try:
             listener.bind(str(self._path))
             self._path.chmod(0o600)  # nobody can connect before `listen`
+            self._inode = _inode(self._path)
             listener.listen(BACKLOG)
         except OSError:
             listener.close()
             raise
         self._listener = listener
+
+    def lost(self) -> str:
+        """Why no request comes here although this serves; empty if they do, or may not."""
+        if self._stopping.is_set() or _inode(self._path) == self._inode:
+            return ""
+        return f"{self._path} was removed or replaced"
 
     def run(self) -> None:
         """The accepting thread's body, until `stop`."""
@@ -171,6 +179,15 @@ class CNIServer:
             client.sendall(encode_response(answer.code, answer.stdout))
         except OSError as error:
             self._log.warning("cni_caller_gone", reason=error)
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    """Which file a path names; zeros for none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def _peer_uid(client: socket.socket) -> int:

@@ -24,6 +24,7 @@ from libtortie.access import IN_CLUSTER, Access
 from libtortie.errors import InvalidInput
 from libtortie.model.policy import PortRange
 from libtortie.rotating import Limits
+from libtortie.serving_config import MetricsKeys
 
 NONE = "none"
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -125,7 +126,7 @@ def _pools(value: object) -> object:
     return {"ipv4": {"cidr": NONE}, "ipv6": {"cidr": NONE}} if value == NONE else value
 
 
-class NodeConfig(Access):
+class NodeConfig(Access, MetricsKeys):
     """The agent's configuration; every key has a default that suits a node.
 
     What other programs of the node read from the same file is in `Access`.
@@ -155,8 +156,6 @@ class NodeConfig(Access):
     log_file_max_size: int = Field(default=100, ge=1)
     log_file_max_age: int = Field(default=30, ge=1)
     log_file_max_count: int = Field(default=10, ge=1)
-    metrics_port: int = Field(default=0, ge=0, le=65535)
-    metrics_host: str = ""
     peer_ca_file: str = ""
     peer_cert_file: str = ""
     peer_key_file: str = ""

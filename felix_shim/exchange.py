@@ -32,6 +32,8 @@ class Permit:
     node: str
     vmi_uid: str
     addresses: frozenset[IPAddress]
+    endpoint: EndpointId | None = field(default=None, compare=False)
+    """Whose they are here, for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def exchange(
                 continue
             if target := _target(migration, same, node):
                 addresses = frozenset(local.endpoint.addresses)
-                permits[uid] = Permit(target, vm.vmi_uid, addresses)
+                permits[uid] = Permit(target, vm.vmi_uid, addresses, local.id)
         if _wants(local):
             source = _source(local, machines.migrations_of(vm), same, node)
             wishes[local.id] = Wish(

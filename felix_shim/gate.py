@@ -88,7 +88,10 @@ class Gate:
     _waits: dict[EndpointId, _Wait] = field(default_factory=dict)
     _count: Counter = field(
         default_factory=lambda: Counter(
-            WAITS, "Raises of a VM's route that waited for policy, by how that ended.", ("result",)
+            WAITS,
+            "Raises of a VM's route that waited for policy, by how that ended.",
+            ("result",),
+            [("ready",), ("late",), ("held",)],
         )
     )
 

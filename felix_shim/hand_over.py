@@ -127,7 +127,8 @@ class HandOver:
         if not vm <= permit.addresses:
             raise Unauthorized(f"migration {request.migration_uid}: not the VM's addresses")
         if request.cut_over:
-            self.log.info("cut_over_noticed", node=node, migration_uid=request.migration_uid)
+            about = {"endpoint": permit.endpoint, "migration_uid": request.migration_uid}
+            self.log.info("cut_over_noticed", node=node, **about)
         try:
             found = (portable(flow, vm) for flow in self.table.flows(vm))
             flows = [flow for flow in found if flow is not None]

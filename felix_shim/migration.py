@@ -68,6 +68,7 @@ __all__ = [
     "has_claimed",
     "wants_owner",
     "wants_signs",
+    "why_dropped",
 ]
 
 
@@ -129,6 +130,13 @@ def _corrected(saved: Machine, kernel_raised: bool, kernel_normal: bool) -> Mach
 def wants_signs(machine: Machine) -> bool:
     """Whether the endpoint's veth must be listened to."""
     return machine.state in LISTENING
+
+
+def why_dropped(machine: Machine, episode: int) -> str:
+    """Why a sign of that episode moves nothing, in a word."""
+    if machine.state is State.REFUSED:
+        return "refused_pod"
+    return "not_awaited" if episode == machine.episode else "late"
 
 
 def wants_owner(machine: Machine) -> bool:

@@ -97,6 +97,11 @@ class OwnerKeeper:
             self.attempt(claim)
             attempts += 1
 
+    def waiting(self) -> int:
+        """How many claims IPAM does not agree to yet; from any thread."""
+        with self._condition:
+            return sum(not claim.agreed for claim in self._claims.values())
+
     def stop(self) -> None:
         """Make `run` return after the attempt it is at."""
         with self._condition:

@@ -23,7 +23,7 @@ from felix_shim.peer_credentials import Credentials
 from felix_shim.peers import Link, PeerServer, dial
 from libtortie.errors import KernelError, TortieError, first_line
 from libtortie.linux.conntrack import Conntrack
-from libtortie.metrics import Gauge, Metric
+from libtortie.metrics import Gauge, Metric, Readings
 from libtortie.model.ipam import IPAddress
 
 
@@ -57,17 +57,28 @@ def start_peering(config: NodeConfig, address: IPAddress, crew: Crew, log: Log) 
     )
     crew.start("hand-over", hand_over.run, hand_over.stop)
     crew.start("peers", server.run, server.stop)
-    left = Gauge(
-        "tortie_peer_certificate_left_seconds",
-        "How long the certificate for other agents is still good.",
-        credentials.seconds_left,
+    shown = peer_metrics(credentials.seconds_left, lambda: float(server.refused))
+    return Peering(hand_over.want, newcomers.welcome, (*hand_over.metrics(), *shown))
+
+
+def peer_metrics(
+    seconds_left: Callable[[], float], refused: Callable[[], float]
+) -> tuple[Metric, ...]:
+    """Of this node's certificate, and of who was refused."""
+    return (
+        Gauge(
+            "tortie_peer_certificate_left_seconds",
+            "How long the certificate for other agents is still good.",
+            seconds_left,
+        ),
+        Readings(
+            "tortie_peer_refusals_total",
+            "Connections of other agents, or of others, that were refused.",
+            (),
+            lambda: {(): refused()},
+            "counter",
+        ),
     )
-    refused = Gauge(
-        "tortie_peer_refusals",
-        "Connections of other agents, or of others, that were refused.",
-        lambda: float(server.refused),
-    )
-    return Peering(hand_over.want, newcomers.welcome, (*hand_over.metrics(), left, refused))
 
 
 def open_table(address: IPAddress, log: Log) -> Conntrack | None:

@@ -52,6 +52,7 @@ from felix_shim.migration import (
     settle,
     step,
     wants_owner,
+    why_dropped,
 )
 from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
@@ -231,6 +232,7 @@ class Reconciler:
         local = self._world.roster.get(sign.endpoint)
         if local is None or local.endpoint.interface != sign.interface:
             self._signs_dropped += 1 + sign.muted
+            self._log.debug("sign_dropped", endpoint=sign.endpoint, kind=sign.kind, reason="gone")
             return False
         now = self._clocks.monotonic()
         heard = MachineEvent(Input.SIGN, sign.episode)
@@ -238,7 +240,8 @@ class Reconciler:
         self._signs_dropped += sign.muted
         if not any(isinstance(action, Moved) for action in actions):
             self._signs_dropped += 1
-            self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind)
+            reason = why_dropped(local.machine, sign.episode)
+            self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind, reason=reason)
             return False
         local.machine = machine
         outcomes = [self._route(dst) for dst in local.destinations]

@@ -76,17 +76,21 @@ class StoreSource:
 
     def run(self) -> None:
         """The thread's body."""
-        pause = FIRST_PAUSE
+        pause, lost = FIRST_PAUSE, False
         while not self._stop.is_set():
             try:
                 for event in self._follow():
                     self.post(event)
                     pause = FIRST_PAUSE
+                    if lost:
+                        self.log.info("watch_found", scope=self.scope)
+                        lost = False
                 continue
             except Compacted:
                 continue
             except TortieError as error:
                 self.log.warning("watch_lost", scope=self.scope, reason=first_line(error))
+                lost = True
                 if not self.of_api:
                     self.post(Lost(self.scope))
             self._stop.wait(pause)

@@ -20,6 +20,8 @@ class Complaint:
         """Tell a reason, unless it was told last; an empty one says that the trouble is over."""
         if reason and reason != self._last:
             self.log.warning(self.event, **more, reason=reason)
+        elif reason or self._last:
+            self.log.debug(f"{self.event}_{'still' if reason else 'over'}", **more, reason=reason)
         self._last = reason
 
     def watch_lost(self, kind: str, error: TortieError, delay: float) -> None:

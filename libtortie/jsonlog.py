@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -61,6 +61,8 @@ class JsonLog:
         self._now = now
         self._node = node
         self._lock = threading.Lock()
+        self.tap: Callable[[str, Mapping[str, object]], None] = _nobody
+        """Told of every event, of whatever level, before it is written; must not raise."""
 
     def debug(self, event: str, **fields: object) -> None:
         """Something only a developer wants to know."""
@@ -83,6 +85,7 @@ class JsonLog:
         self._write("warning" if event.endswith(_TROUBLE) else "info", event, fields)
 
     def _write(self, level: Level, event: str, fields: dict[str, object]) -> None:
+        self.tap(event, fields)
         if _RANK[level] < self._threshold:
             return
         now = self._now()
@@ -144,6 +147,10 @@ def open_log(path: str, level: Level, node: str, limits: Limits | None = None) -
         return JsonLog(RotatingFile(Path(path), limits), level=level, node=node)
     except OSError as error:
         raise InvalidInput(f"log_file {path}: {error}") from error
+
+
+def _nobody(event: str, fields: Mapping[str, object]) -> None:
+    """Nobody listens."""
 
 
 def _plain(value: object) -> object:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+
+from libtortie.errors import TortieError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_SERIES = 500
@@ -55,13 +58,19 @@ class Metric(ABC):
 
 
 class Counter(Metric):
-    """A number that only grows."""
+    """A number that only grows.
+
+    Series of the label values in `start` are there before anything is counted: Prometheus sees no
+    increase in the first sample of a series.
+    """
 
     kind = "counter"
 
-    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str] = (), start: Iterable[Labels] = ()
+    ) -> None:
         super().__init__(name, text, labels)
-        self._values: dict[Labels, float] = {} if self.labels else {(): 0.0}
+        self._values: dict[Labels, float] = dict.fromkeys(start if self.labels else [()], 0.0)
 
     def add(self, *values: str, amount: float = 1.0) -> None:
         """Count something under label values, in the order of `labels`."""
@@ -90,6 +99,58 @@ class Gauge(Metric):
 
     def _samples(self) -> Iterator[str]:
         yield f"{self.name} {_number(self._read())}"
+
+
+class Readings(Metric):
+    """Several series, all asked for at each scrape; beyond `MOST_SERIES` they are left out.
+
+    `kind` is `gauge`, or `counter` for numbers that something else counts. A reading that raises
+    `TortieError` or OSError has no series.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        read: Callable[[], Mapping[Labels, float]],
+        kind: str = "gauge",
+    ) -> None:
+        super().__init__(name, text, labels)
+        self.kind = kind
+        self._read = read
+
+    def _samples(self) -> Iterator[str]:
+        try:
+            found = self._read()
+        except (TortieError, OSError):
+            return
+        for key, value in sorted(found.items())[:MOST_SERIES]:
+            yield f"{self.name}{self._named(key)} {_number(value)}"
+
+
+class Recent(Metric):
+    """The last value of each of the things that had one lately: the oldest goes first."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], most: int) -> None:
+        super().__init__(name, text, labels)
+        self._most = most
+        self._values: OrderedDict[Labels, float] = OrderedDict()
+
+    def set(self, amount: float, *values: str) -> None:
+        """The value of one thing now, under label values in the order of `labels`."""
+        with self._lock:
+            key = self._key(values, self._values, 0)
+            self._values[key] = amount
+            self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+    def _samples(self) -> Iterator[str]:
+        for key, value in sorted(self._values.items()):
+            yield f"{self.name}{self._named(key)} {_number(value)}"
 
 
 class Histogram(Metric):

@@ -16,6 +16,7 @@ from libtortie import go_yaml
 from libtortie.control_client import DEFAULT_SOCKET
 from libtortie.errors import InvalidInput
 from libtortie.rotating import Limits
+from libtortie.serving_config import MetricsKeys
 from migration_proxy.model import MOST_RATE, IPAddress
 
 IPNetwork = IPv4Network | IPv6Network
@@ -77,7 +78,7 @@ def _networks(value: object) -> object:
     return tuple(ipaddress.ip_network(str(each)) for each in value)
 
 
-class ProxyConfig(_Strict):
+class ProxyConfig(_Strict, MetricsKeys):
     """Everything; durations are in seconds, sizes in bytes.
 
     `listen` is an interface (`migration0`), a CIDR of which this node has an address, or an
@@ -99,8 +100,6 @@ class ProxyConfig(_Strict):
     drain_seconds: float = Field(default=315.0, ge=0, le=MOST_SECONDS)
     rate_limit: int = Field(default=0, ge=0, le=MOST_RATE)
     control_socket: str = DEFAULT_SOCKET
-    metrics_port: int = Field(default=0, ge=0, le=65535)
-    metrics_host: str = ""
     node: str = ""
     log_file: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

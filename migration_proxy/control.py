@@ -225,6 +225,14 @@ class ControlServer:
                 self._path.unlink()
         os.write(self._stop_write, b"x")
 
+    def lost(self) -> str:
+        """Why nobody can ask any more although this runs; empty if they can, or may not."""
+        with suppress(OSError):
+            if _inode(self._path) == self._inode:
+                return ""
+        stopping = select.select([self._stop_read], [], [], 0)[0]
+        return "" if stopping else f"{self._path} was removed or replaced"
+
     def _clear(self) -> None:
         with suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self._path.lstat().st_mode):

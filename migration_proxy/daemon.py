@@ -24,15 +24,16 @@ from libtortie.complaint import Complaint
 from libtortie.errors import InvalidInput, TortieError, first_line
 from libtortie.jsonlog import JsonLog, open_log
 from libtortie.linux.netlink import NetlinkKernel
-from libtortie.metrics import Metric
-from libtortie.metrics_server import MetricsServer
+from libtortie.metrics import Metric, Readings
+from libtortie.serving import Server
+from libtortie.serving_pages import PROBES, Health, pages
 from libtortie.signals import set_on
 from libtortie.wording import visible
 from migration_proxy.config import DEFAULT_CONFIG, ProxyConfig, load_config
 from migration_proxy.control import Control, ControlServer, health
 from migration_proxy.manager import ProxyManager
 from migration_proxy.tcp_sockets import Network
-from migration_proxy.telemetry import PREFIX, Readings, Telemetry
+from migration_proxy.telemetry import PREFIX, Speed, Telemetry
 
 LOOK_SECONDS = 1.0
 REAP_SECONDS = 10.0
@@ -90,7 +91,8 @@ class Daemon:
         with ExitStack() as stack:
             self._start(stack, "control", control.run, control.stop)
             if self._config.metrics_port:
-                page = self._page()
+                page = self._page(control)
+                page.check()
                 self._start(stack, "metrics", page.run, page.stop)
             self._start(stack, "chores", self._chores, self._drained.set)
             self._log.info("serving", control_socket=self._config.control_socket)
@@ -128,57 +130,65 @@ class Daemon:
         reaped = time.monotonic()
         while not self._drained.wait(LOOK_SECONDS):
             now = time.monotonic()
-            self._telemetry.speed.look(self._totals(), now)
+            self._telemetry.speed.look(_totals(self._manager), now)
             if now - reaped >= REAP_SECONDS:
                 reaped = now
                 self._manager.reap()
 
-    def _totals(self) -> dict[tuple[str, ...], int]:
-        return {
-            (one.request.key, str(one.request.side)): sum(
-                sum(listener.totals()) for listener in one.listeners
-            )
-            for one in self._manager.migrations()
-        }
+    def _page(self, control: ControlServer) -> Server:
+        def live() -> dict[str, str]:
+            return {"control-socket": control.lost()}
 
-    def _page(self) -> MetricsServer:
-        return MetricsServer(
-            self._config.metrics_host,
-            self._config.metrics_port,
-            [*self._telemetry.metrics(), *self._readings()],
+        def ready() -> dict[str, str]:
+            return {**live(), "migrations": health(self._manager)}
+
+        metrics = (*self._telemetry.metrics(), *readings(self._manager, self._telemetry.speed))
+        return Server(
+            self._config.metrics_place,
+            pages(lambda: metrics, Health(live, ready)),
             serving=lambda port: self._log.info("metrics_serving", port=port),
             trouble=Complaint(self._log, "metrics_not_served").about,
-            health=lambda: health(self._manager),
+            open=PROBES,
         )
 
-    def _readings(self) -> tuple[Metric, ...]:
-        labels = ("migration", "side")
-        speed = self._telemetry.speed
-        return (
-            Readings(
-                f"{PREFIX}_migration_bytes",
-                "Bytes of each open migration, both ways.",
-                labels,
-                self._totals,
-            ),
-            Readings(
-                f"{PREFIX}_migration_bytes_per_second",
-                "Throughput of each open migration in the last second.",
-                labels,
-                lambda: {name: speed.of(*name) for name in self._totals()},
-            ),
-            Readings(
-                f"{PREFIX}_open_streams",
-                "Streams that are open now.",
-                labels,
-                lambda: {
-                    (one.request.key, str(one.request.side)): sum(
-                        len(listener.sessions()) for listener in one.listeners
-                    )
-                    for one in self._manager.migrations()
-                },
-            ),
+
+def _totals(manager: ProxyManager) -> dict[tuple[str, ...], int]:
+    return {
+        (one.request.key, str(one.request.side)): sum(
+            sum(listener.totals()) for listener in one.listeners
         )
+        for one in manager.migrations()
+    }
+
+
+def readings(manager: ProxyManager, speed: Speed) -> tuple[Metric, ...]:
+    """Of the open migrations, asked for at each scrape."""
+    labels = ("migration", "side")
+    return (
+        Readings(
+            f"{PREFIX}_migration_bytes",
+            "Bytes of each open migration, both ways.",
+            labels,
+            lambda: _totals(manager),
+        ),
+        Readings(
+            f"{PREFIX}_migration_bytes_per_second",
+            "Throughput of each open migration in the last second.",
+            labels,
+            lambda: {name: speed.of(*name) for name in _totals(manager)},
+        ),
+        Readings(
+            f"{PREFIX}_open_streams",
+            "Streams that are open now.",
+            labels,
+            lambda: {
+                (one.request.key, str(one.request.side)): sum(
+                    len(listener.sessions()) for listener in one.listeners
+                )
+                for one in manager.migrations()
+            },
+        ),
+    )
 
 
 def _network() -> Network:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from libtortie.complaint import Complaint
@@ -13,23 +13,6 @@ from migration_proxy.model import NAMES
 from migration_proxy.session import Session, Trouble
 
 PREFIX = "tortie_migration_proxy"
-Values = Mapping[tuple[str, ...], float]
-
-
-class Readings(Metric):
-    """A gauge of several series, all asked for at each scrape."""
-
-    kind = "gauge"
-
-    def __init__(
-        self, name: str, text: str, labels: Sequence[str], read: Callable[[], Values]
-    ) -> None:
-        super().__init__(name, text, labels)
-        self._read = read
-
-    def _samples(self) -> Iterator[str]:
-        for key, value in sorted(self._read().items()):
-            yield f"{self.name}{self._named(key)} {value:.15g}"
 
 
 @dataclass(slots=True)

@@ -108,6 +108,12 @@ class Bird:
         found = self._from_peers(addresses, "preference = 200")
         return {address: ",".join(sorted(hops)) for address, hops in found.items()}
 
+    def raised_here(self, address: IPAddress) -> bool:
+        """Whether BIRD has this node's own raised host route of an address, for its peers."""
+        net = f"{address}/{address.max_prefixlen}"
+        where = f"net = {net} && source != RTS_BGP && preference = 250"
+        return bool(self._routes(f"show route table master{address.version} where {where}"))
+
     def announced_elsewhere(self, addresses: Collection[IPAddress]) -> frozenset[IPAddress]:
         """Which of the addresses another node announces as a host route, raised or not."""
         return frozenset(self._from_peers(addresses, "true"))

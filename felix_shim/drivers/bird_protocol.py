@@ -96,6 +96,9 @@ class BirdRoute:
     best: bool
 
 
+_FSM = frozenset({"idle", "connect", "active", "opensent", "openconfirm", "established", "passive"})
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A line of `show protocols`; `info` of a BGP session that works is `Established`."""
@@ -109,6 +112,12 @@ class Session:
     def established(self) -> bool:
         """Whether it is a BGP session that is up."""
         return self.kind == "BGP" and self.info.startswith("Established")
+
+    @property
+    def fsm(self) -> str:
+        """A BGP session's state (RFC 4271 §8.2.2, or BIRD's `down`), one of few words."""
+        word = (self.info.split() or [self.state])[0].lower()
+        return word if word in _FSM else "down"
 
 
 def parse_routes(reply: Reply) -> tuple[BirdRoute, ...]:

@@ -107,7 +107,7 @@ def test_the_crds_are_what_kubernetes_says_they_are() -> None:
         validate(one, KUBERNETES, strict=True)
 
 
-@pytest.mark.parametrize("changes", [one for one in CASES if GUARDED not in one])
+@pytest.mark.parametrize("changes", CASES)
 def test_the_agent_and_the_plugin_take_their_configuration(changes: tuple[str, ...]) -> None:
     release = rendered(*changes)
     environ = {"NODENAME": "n1"}

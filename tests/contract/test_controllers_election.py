@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from libtortie.errors import NotFound
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
 from libtortie.kube.leases import Lease, LeaseSpec
+from tests.contract.test_controllers_metrics import probed, scraped
 from tests.fakes.gc_site import DEADLINE, Site, leaked, site_in
 from tests.fakes.node_process import until
+from tests.fakes.ports import free_ports
 
 PLACE = ("tortie-controllers", "kube-system")
 GC = ("--leader-elect", "--grace", "100ms", "--period", "50ms")
@@ -62,6 +65,10 @@ def first(site: Site, server: ApiServer, *args: str) -> subprocess.Popen[str]:
     return process
 
 
+def ready(port: int) -> bool:
+    return probed(port, "/readyz").startswith("ok\n")
+
+
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     process.terminate()
     out, err = process.communicate(timeout=DEADLINE)
@@ -87,6 +94,26 @@ def test_one_of_three_works_and_gives_the_lease_up_when_told(site: Site, server:
     assert "pass: " in out
     assert "given up" in err
     assert spec(server).holder_identity == ""
+
+
+def test_probes_and_metrics_tell_a_leader_from_one_that_waits(
+    site: Site, server: ApiServer
+) -> None:
+    ports = free_ports(2)
+    one = first(site, server, f"--metrics-port={ports[0]}")
+    two = site.start(*GC, f"--metrics-port={ports[1]}")
+    for port, leads in zip(ports, (1, 0), strict=True):
+        until("it is ready", partial(ready, port))
+        assert probed(port, "/livez").startswith("ok\n")
+        assert "[+]election" in probed(port, "/livez")
+        assert f"\ntortie_leader {leads}\n" in scraped(port)
+    server.stop()
+    until("what fails is named", lambda: "[-]election: lease" in probed(ports[1], "/readyz"))
+    assert probed(ports[1], "/livez").startswith("ok\n"), "nothing that a restart cures"
+    for process in (one, two):
+        process.terminate()
+        process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0
 
 
 def test_a_successor_takes_over_at_once_from_one_that_was_told(

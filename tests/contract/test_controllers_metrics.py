@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,19 @@ def scraped(port: int) -> str:
     try:
         with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
             return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def probed(port: int, path: str) -> str:
+    """What a probe is told, whatever the status; "" while nobody listens."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read().decode()
     except OSError:
         return ""
 
@@ -59,6 +73,20 @@ def test_a_daemon_tells_what_it_freed_and_that_the_api_is_away(
     assert scraped(port) == ""
 
 
+def test_an_api_that_is_away_makes_it_unready_and_is_no_reason_to_restart(
+    site: Site, server: ApiServer
+) -> None:
+    (port,) = free_ports(1)
+    site.start("--metrics-port", str(port))
+    ready = "ok\n[+]api\n[+]datastore\n[+]loop\n[+]pass\n[+]stop\n"
+    until("it is ready", lambda: probed(port, "/readyz") == ready, seconds=DEADLINE)
+    server.stop()
+    until("it is not", lambda: "[-]api: " in probed(port, "/readyz"), seconds=DEADLINE)
+    assert probed(port, "/livez") == "ok\n[+]loop\n"
+    server.start()
+    until("it is again", lambda: probed(port, "/readyz") == ready, seconds=DEADLINE)
+
+
 def test_a_port_that_is_taken_is_told_once_and_keeps_nothing_from_being_freed(site: Site) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -81,6 +109,9 @@ def test_a_port_that_is_taken_is_told_once_and_keeps_nothing_from_being_freed(si
     [
         (["--once", "--metrics-port", "9092"], "leave out --once"),
         (["--metrics-host", "127.0.0.1"], "give both"),
+        (["--metrics-token-file", "t"], "--metrics-token-file is of what --metrics-port serves"),
+        (["--metrics-port=1", "--metrics-host=0.0.0.0"], "give --metrics-token-file or"),
+        (["--metrics-port=1", "--metrics-key-file=k"], "--metrics-cert-file and"),
         (["--metrics-port", "0"], "'0' is no port: 1 to 65535"),
         (["--metrics-port", "65536"], "'65536' is no port: 1 to 65535"),
         (["--metrics-port", "http"], "'http' is no port: 1 to 65535"),

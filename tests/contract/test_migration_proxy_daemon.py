@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,18 @@ def test_a_killed_daemons_sockets_are_replaced(daemon: Running) -> None:
     connect(first["files"][0]).close()
 
 
+def test_a_proxy_that_nobody_can_ask_any_more_is_not_alive(daemon: Running) -> None:
+    daemon.start()
+    port = json.loads(daemon.config.read_text())["metrics_port"]
+    until(lambda: listens(port))
+    Path(daemon.control).unlink()
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=120)
+    with refused.value as answer:
+        said = f"not ok\n[-]control-socket: {daemon.control} was removed or replaced\n"
+        assert answer.read().decode() == said
+
+
 def test_its_page(daemon: Running) -> None:
     daemon.start()
     files = [str(daemon.directory / "target" / "virtqemud")]
@@ -141,7 +154,9 @@ def test_its_page(daemon: Running) -> None:
             return str(answer.read().decode())
 
     until(lambda: listens(port))
-    assert page("/healthz") == "ok\n"
+    assert page("/healthz") == "ok\n[+]control-socket\n[+]migrations\n"
+    assert page("/readyz") == page("/healthz")
+    assert page("/livez") == "ok\n[+]control-socket\n"
     assert f'tortie_migration_proxy_open_streams{{migration="{KEY}",side="target"}} 0' in page(
         "/metrics"
     )

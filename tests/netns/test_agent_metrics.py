@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from libtortie import metrics_server
 from libtortie.errors import Unavailable
-from libtortie.metrics import CONTENT_TYPE, Counter
-from libtortie.metrics_server import MetricsServer
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import ip, until
@@ -26,101 +20,11 @@ pytestmark = pytest.mark.root
 PORT = 9091
 
 
-@contextmanager
-def serving(port: int = 0, host: str = "127.0.0.1") -> Iterator[MetricsServer]:
-    """A server in this process, on a free port."""
-    counter = Counter("a_total", "A.")
-    server = MetricsServer(host, port, [counter], serving=lambda _: None, trouble=lambda _: None)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        thread.join(60)
-        assert not thread.is_alive()
-
-
 def scrape(port: int, path: str = "/metrics", host: str = "127.0.0.1") -> tuple[str, str]:
     """The content type and body of a scrape. Raises HTTPError."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://{host}:{port}{path}", timeout=60) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
-
-
-def test_one_path_and_no_other() -> None:
-    with serving() as server:
-        port = until("it listens", lambda: server.port)
-        assert scrape(port) == (
-            CONTENT_TYPE,
-            "# HELP a_total A.\n# TYPE a_total counter\na_total 0\n",
-        )
-        assert scrape(port, "/metrics?x=1")[0] == CONTENT_TYPE
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            scrape(port, "/")
-
-
-def test_a_scraper_that_says_nothing_does_not_keep_others_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 0.2)
-    with serving() as server:
-        port = until("it listens", lambda: server.port)
-        with (
-            socket.create_connection(("127.0.0.1", port)),
-            closing(socket.create_connection(("127.0.0.1", port))) as rude,
-        ):
-            rude.sendall(b"GET /metrics HTTP/1.1\r\n")
-            until("others are served", lambda: served(port))
-
-
-def test_a_scraper_that_always_has_another_byte_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 0.2)
-    with serving() as server:
-        port = until("it listens", lambda: server.port)
-        with closing(socket.create_connection(("127.0.0.1", port))) as rude:
-
-            def refused() -> bool:
-                try:
-                    rude.sendall(b"x")
-                except OSError:
-                    return True
-                return False
-
-            until("it is hung up on", refused)
-            until("others are served", lambda: served(port))
-
-
-def served(port: int) -> bool:
-    """Whether a scrape succeeds; the test's own may be too slow for the short deadline."""
-    try:
-        return "a_total" in scrape(port)[1]
-    except OSError:
-        return False
-
-
-def test_both_families_are_served() -> None:
-    with serving(host="") as server:
-        port = until("it listens", lambda: server.port)
-        for host in ("127.0.0.1", "[::1]"):
-            assert "a_total" in scrape(port, host=host)[1]
-    with serving(host="::1") as server:
-        port = until("it listens", lambda: server.port)
-        assert "a_total" in scrape(port, host="[::1]")[1]
-
-
-def test_a_port_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "RETRY_SECONDS", 0.05)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = int(other.getsockname()[1])
-        with serving(port) as server:
-            until("it met the other", lambda: server.complaint)
-            other.close()
-            assert until("it listens", lambda: server.port) == port
 
 
 def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:

@@ -314,3 +314,17 @@ def test_times_that_leave_no_room(timing: Timing, said: str) -> None:
 def test_the_default_times_are_client_gos() -> None:
     Timing().check()
     assert Timing() == Timing(lease=15, renew=10, retry=2)
+
+
+def test_an_election_that_stands_still_is_told(site: Electorate) -> None:
+    one = site.candidate("a")
+    assert one.stalled() == ""
+    one.attempt()
+    site.now += 60
+    assert one.stalled() == ""
+    site.now += 1
+    assert one.stalled() == "the lease was last looked at 61 s ago"
+    site.before = away
+    one.attempt()
+    assert one.stalled() == "", "an API that is away is nothing that a restart cures"
+    assert one.trouble

@@ -78,18 +78,21 @@ def test_metrics_of_a_bird_that_is_there_and_of_one_that_is_not(
     config = NodeConfig(nodename="n1", run_dir=str(tmp_path))
     lines = "".join("".join(one.lines()) for one in bird_daemon.bird_metrics(config))
     assert "tortie_bird_up 0" in lines
-    assert "tortie_bgp_sessions 0" in lines
+    assert "tortie_bgp_sessions{" not in lines
 
     class Speaking(FakeBird):
         def sessions(self) -> tuple[Session, ...]:
             return (
                 Session("a", "BGP", "up", "Established"),
                 Session("b", "BGP", "start", "Active"),
+                Session("c", "BGP", "start", "Active        Socket: Connection refused"),
+                Session("d", "BGP", "down", ""),
+                Session("e", "BGP", "start", "Whatever a BIRD may say"),
                 Session("fib4", "Kernel", "up", ""),
             )
 
     monkeypatch.setattr(bird_daemon, "_bird", lambda _, **__: Speaking(alive=True))
     lines = "\n".join("\n".join(one.lines()) for one in bird_daemon.bird_metrics(config))
     assert "tortie_bird_up 1" in lines
-    assert "tortie_bgp_sessions 2" in lines
-    assert "tortie_bgp_sessions_established 1" in lines
+    for state, count in (("established", 1), ("active", 2), ("down", 2)):
+        assert f'tortie_bgp_sessions{{state="{state}"}} {count}' in lines

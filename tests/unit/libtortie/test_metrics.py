@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from libtortie import metrics
-from libtortie.metrics import Counter, Gauge, Histogram, exposition
+from libtortie.errors import Unavailable
+from libtortie.metrics import Counter, Gauge, Histogram, Readings, Recent, exposition
 
 
 def test_a_counter_by_labels() -> None:
@@ -73,3 +74,37 @@ def test_nothing_is_lost_among_threads() -> None:
     for thread in threads:
         thread.join()
     assert calls.value() == 4000
+
+
+def test_readings_are_asked_at_each_scrape_and_bounded() -> None:
+    values: dict[tuple[str, ...], float] = {
+        (str(number).zfill(4),): 1.0 for number in range(metrics.MOST_SERIES + 5)
+    }
+    readings = Readings("r_total", "R.", ("of",), lambda: values, "counter")
+    lines = exposition([readings]).splitlines()
+    assert lines[1] == "# TYPE r_total counter"
+    assert len(lines) == 2 + metrics.MOST_SERIES
+    values.clear()
+    values["a",] = 2.5
+    assert exposition([readings]).splitlines()[2:] == ['r_total{of="a"} 2.5']
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), OSError("away")])
+def test_a_reading_that_fails_spoils_no_scrape(error: Exception) -> None:
+    def read() -> dict[tuple[str, ...], float]:
+        raise error
+
+    found = exposition([Readings("r", "R.", (), read), Counter("a_total", "A.")])
+    assert (
+        found
+        == "# HELP r R.\n# TYPE r gauge\n# HELP a_total A.\n# TYPE a_total counter\na_total 0\n"
+    )
+
+
+def test_the_recent_ones_are_kept_and_the_oldest_goes() -> None:
+    recent = Recent("s", "S.", ("vm",), 2)
+    for vm, amount in (("a", 1.0), ("b", 2.0), ("a", 3.0), ("c", 4.0)):
+        recent.set(amount, vm)
+    assert exposition([recent]).splitlines()[2:] == ['s{vm="a"} 3', 's{vm="c"} 4']
+    with pytest.raises(ValueError, match="labels"):
+        recent.set(1.0)

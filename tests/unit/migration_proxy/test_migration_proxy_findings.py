@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from libtortie.metrics import exposition
+from libtortie.metrics import Readings, exposition
 from migration_proxy.model import Side
 from migration_proxy.status import QUIET_SECONDS, Seen, findings
-from migration_proxy.telemetry import Readings, Speed
+from migration_proxy.telemetry import Speed
 from tortiectl.proxy_report import report, size, troubled
 
 WELL = Seen("direct", True, 3)

@@ -1,0 +1,314 @@
+"""Pages over real sockets: who gets in, what a stuck client delays, and how it all ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Any
+
+import pytest
+
+from libtortie import serving
+from libtortie.errors import InvalidInput
+from libtortie.serving import Answer, Asked, Server
+from libtortie.serving_access import Place
+from tests.fakes.certificates import Authority, Pair
+from tests.fakes.migration_proxies import until
+
+DEADLINE = 120.0
+
+
+def secret(asked: Asked) -> Answer:
+    return Answer(f"secret of {asked.path} {dict(asked.query)}\n")
+
+
+def state(asked: Asked) -> Answer:
+    return Answer("ok\nin detail\n" if asked.trusted else "ok\n")
+
+
+def broken(_: Asked) -> Answer:
+    raise KeyError("what it knows")
+
+
+@contextmanager
+def served(place: Place, told: list[str] | None = None, **more: serving.Page) -> Iterator[Server]:
+    troubles = told if told is not None else []
+    pages = {"/secret": secret, "/state": state, "/below/": secret, "/broken": broken}
+    pages |= {f"/{name}": page for name, page in more.items()}
+    server = Server(
+        place, pages, serving=lambda _: None, trouble=troubles.append, open=frozenset({"/state"})
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.port > 0, DEADLINE)
+        yield server
+    finally:
+        server.stop()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+def get(
+    url: str,
+    context: ssl.SSLContext | None = None,
+    headers: Mapping[str, str] | None = None,
+    method: str = "GET",
+) -> tuple[int, str]:
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if context is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    asked = urllib.request.Request(url, headers=dict(headers or {}), method=method)
+    try:
+        with urllib.request.build_opener(*handlers).open(asked, timeout=DEADLINE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_on_loopback_everybody_reads() -> None:
+    with served(Place(0)) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        assert get(f"{url}/secret?a=1&b=2&a=") == (200, "secret of /secret {'a': '', 'b': '2'}\n")
+        assert get(f"{url}/below/it/is")[1].startswith("secret of /below/it/is")
+        assert get(f"{url}/state") == (200, "ok\nin detail\n")
+        assert get(f"{url}/nothing")[0] == 404
+        assert get(f"{url}/secret", method="HEAD") == (200, "")
+        assert get(f"{url}/secret", method="POST")[0] == 501
+
+
+def test_on_loopback_a_strangers_page_reads_nothing_in_a_browsers_name() -> None:
+    with served(Place(0)) as server:
+        url = f"http://127.0.0.1:{server.port}/secret"
+        assert get(url, headers={"Host": f"evil.example:{server.port}"}) == (
+            421,
+            "ask for it by address\n",
+        )
+
+
+def test_a_token_is_needed_where_one_is_set_and_may_be_changed(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("right\n")
+    told: list[str] = []
+    with served(Place(0, "0.0.0.0", token_file=str(file)), told) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            for path in ("/secret", "/below/it", "/nothing"):
+                assert get(url + path, headers=headers)[0] == 401
+            assert get(f"{url}/state", headers=headers) == (200, "ok\n")
+        right = {"Authorization": "Bearer right", "Host": "tortie.example"}
+        assert get(f"{url}/secret", headers=right)[0] == 200
+        assert get(f"{url}/state", headers=right) == (200, "ok\nin detail\n")
+        file.write_text("other\n")
+        assert get(f"{url}/secret", headers=right)[0] == 401
+        file.unlink()
+        assert get(f"{url}/secret", headers={"Authorization": "Bearer other"})[0] == 401
+        assert get(f"{url}/state", headers={"Authorization": "Bearer other"}) == (200, "ok\n")
+        assert f"token file {file}: No such file or directory" in told
+
+
+def trusting(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority.cert))
+    if own is not None:
+        context.load_cert_chain(own.cert, own.key)
+    return context
+
+
+def test_a_client_certificate_or_a_token_is_enough(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other-ca")
+    pair, client = authority.server("page"), authority.client("prometheus")
+    token = tmp_path / "token"
+    token.write_text("right")
+    place = Place(0, "0.0.0.0", str(token), str(pair.cert), str(pair.key), str(authority.cert))
+    with served(place) as server:
+        server.check()
+        url = f"https://127.0.0.1:{server.port}"
+        nobody = trusting(authority)
+        assert get(f"{url}/secret", trusting(authority, client))[0] == 200
+        assert get(f"{url}/secret", nobody, headers={"Authorization": "Bearer right"})[0] == 200
+        assert get(f"{url}/secret", nobody)[0] == 401
+        assert get(f"{url}/state", nobody) == (200, "ok\n")
+        with pytest.raises(OSError):
+            get(f"{url}/secret", trusting(authority, other.client("stranger")))
+        with pytest.raises(OSError):
+            get(f"http://127.0.0.1:{server.port}/secret")
+
+
+def test_a_new_certificate_is_taken_and_half_a_one_is_not(tmp_path: Path) -> None:
+    first, second = Authority(tmp_path, "ca-1"), Authority(tmp_path, "ca-2")
+    pair, new = first.server("page"), second.server("page-2")
+    told: list[str] = []
+    with served(Place(0, cert_file=str(pair.cert), key_file=str(pair.key)), told) as server:
+        url = f"https://127.0.0.1:{server.port}/state"
+        assert get(url, trusting(first))[0] == 200
+        pair.cert.write_bytes(new.cert.read_bytes())
+        assert get(url, trusting(first))[0] == 200
+        assert told == [f"certificate {pair.cert} and key {pair.key}: key values mismatch"]
+        pair.key.write_bytes(new.key.read_bytes())
+        assert get(url, trusting(second))[0] == 200
+
+
+def test_files_that_cannot_be_used_are_told_before_the_start(tmp_path: Path) -> None:
+    def made(place: Place) -> Server:
+        return Server(place, {}, serving=lambda _: None, trouble=lambda _: None)
+
+    none = str(tmp_path / "none")
+    with pytest.raises(InvalidInput, match=f"token file {none}"):
+        made(Place(0, token_file=none)).check()
+    with pytest.raises(InvalidInput, match=f"certificate {none} and key {none}: No such file"):
+        made(Place(0, cert_file=none, key_file=none)).check()
+    pair = Authority(tmp_path).server("page")
+    with pytest.raises(InvalidInput, match=f"client CA {none}: No such file"):
+        made(Place(0, "", "", str(pair.cert), str(pair.key), none)).check()
+
+
+def test_a_page_that_fails_is_told_and_tells_its_reader_nothing() -> None:
+    told: list[str] = []
+    with served(Place(0), told) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        assert get(f"{url}/broken") == (500, "it failed: see the log\n")
+        assert get(f"{url}/state")[0] == 200
+    assert told == ["/broken: KeyError('what it knows')"]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_client_that_says_nothing_delays_nobody_and_is_hung_up_on(
+    tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.2)
+    authority = Authority(tmp_path)
+    pair = authority.server("page")
+    files = {"cert_file": str(pair.cert), "key_file": str(pair.key)} if tls else {}
+    with (
+        served(Place(0, **files)) as server,
+        socket.create_connection(("127.0.0.1", server.port), DEADLINE) as silent,
+    ):
+        assert silent.recv(1) == b""
+
+
+def test_a_client_that_dribbles_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.2)
+    with (
+        served(Place(0)) as server,
+        socket.create_connection(("127.0.0.1", server.port), DEADLINE) as slow,
+    ):
+        slow.settimeout(0.02)
+        ended = False
+        while not ended:
+            try:
+                slow.sendall(b"G")
+                ended = slow.recv(1) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                ended = True
+
+
+def test_more_clients_than_there_is_room_for_are_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", DEADLINE)
+    with served(Place(0)) as server:
+        url = f"http://127.0.0.1:{server.port}/state"
+        where = "127.0.0.1", server.port
+        with (
+            socket.create_connection(where),
+            socket.create_connection(where),
+            socket.create_connection(where, DEADLINE) as third,
+        ):
+            assert third.recv(1) == b""
+        until(lambda: _status(url) == 200, DEADLINE)
+
+
+def _status(url: str) -> int:
+    try:
+        return get(url)[0]
+    except OSError:
+        return 0
+
+
+def test_an_answer_in_pieces_comes_as_they_do_and_ends_with_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "MOST_STREAMS", 1)
+    ended = threading.Event()
+
+    def pieces(asked: Asked) -> Iterator[bytes]:
+        try:
+            yield b"first\n"
+            asked.over.wait()
+            yield b"last\n"
+        finally:
+            ended.set()
+
+    def live(asked: Asked) -> Answer:
+        return Answer(pieces(asked), "text/event-stream")
+
+    with served(Place(0), live=live) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        answer = urllib.request.urlopen(f"{url}/live", timeout=DEADLINE)
+        assert answer.readline() == b"first\n"
+        assert get(f"{url}/live") == (503, "too many are listening\n")
+        assert get(f"{url}/state")[0] == 200
+    assert ended.wait(DEADLINE)
+    answer.close()
+
+
+def test_a_scraper_that_cannot_be_accepted_is_waited_for_without_spinning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept, failing = TCPServer.get_request, [1, 2, 3]
+    paused: list[float] = []
+
+    def get_request(server: TCPServer) -> Any:
+        if failing:
+            failing.pop()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(server)
+
+    monkeypatch.setattr(TCPServer, "get_request", get_request)
+    monkeypatch.setattr(serving, "pause", paused.append)
+    with served(Place(0)) as server:
+        assert get(f"http://127.0.0.1:{server.port}/state")[0] == 200
+    assert paused == [serving.BREATH_SECONDS] * 3
+
+
+def test_both_families_are_served(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right")
+    with served(Place(0, "::", token_file=str(token))) as server:
+        for host in ("127.0.0.1", "[::1]"):
+            assert get(f"http://{host}:{server.port}/state") == (200, "ok\n")
+    with served(Place(0, "::1")) as server:
+        assert get(f"http://[::1]:{server.port}/state")[0] == 200
+
+
+def test_a_port_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "RETRY_SECONDS", 0.05)
+    told: list[str] = []
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = int(other.getsockname()[1])
+
+        def free() -> None:
+            until(lambda: bool(told))
+            other.close()
+
+        freeing = threading.Thread(target=free)
+        freeing.start()
+        with served(Place(port), told) as server:
+            assert server.port == port
+        freeing.join(DEADLINE)
+    assert set(told) == {f"port {port}: [Errno 98] Address already in use"}
