@@ -40,6 +40,7 @@ CASES = (
     ("bird.ownPods=false",),
     ("bird.enabled=false",),
     (GUARDED, "metrics.serviceMonitor.enabled=true", 'metrics.serviceMonitor.labels={"a":"b"}'),
+    ("metrics.prometheusRule.enabled=true", 'metrics.prometheusRule.labels={"a":"b"}'),
     ('agent.peerCertificates="/etc/tortie/peers"', 'image.pullSecrets=["a","b"]'),
     ('kubernetesAPI="https://10.0.0.1:6443"', 'calicoAPIGroup="projectcalico.org/v3"'),
     ('pools.ipv6={"cidr":"fd00::/48","blockSize":122}', 'agent.ip6="autodetect"'),
@@ -95,7 +96,7 @@ def test_an_api_server_takes_every_object_and_knows_it_again(kubectl: Kubectl) -
 @pytest.mark.parametrize("changes", CASES)
 def test_every_object_is_what_kubernetes_says_it_is(changes: tuple[str, ...]) -> None:
     for one in rendered(*changes):
-        if one["kind"] != "ServiceMonitor":  # its schema is of another project
+        if not one["apiVersion"].startswith("monitoring.coreos.com/"):  # another project's
             validate(one, KUBERNETES, strict=True)
 
 
@@ -172,6 +173,12 @@ def test_values_that_make_no_sense_are_refused_by_name(change: str, said: str) -
 
 def test_another_namespace_is_refused() -> None:
     assert "install tortie into kube-system" in refused(namespace="default")
+
+
+def test_the_alerts_are_the_shipped_ones() -> None:
+    rule = only("PrometheusRule", "tortie", rendered("metrics.prometheusRule.enabled=true"))
+    shipped = (ROOT / "conf" / "monitoring" / "tortie-alerts.yaml").read_text()
+    assert rule["spec"] == yaml.safe_load(shipped)
 
 
 def test_birds_pods_are_no_affair_of_the_agents() -> None:
