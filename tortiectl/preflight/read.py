@@ -58,6 +58,12 @@ class _Reading:
             (self.holes if model in _NEEDED else self.gaps).append(listed.reason)
         return {one.id: one for one in listed.objects}
 
+    def only(self, listed: Listed[T]) -> T | None:
+        """The one object of a kind; what may not be seen is told."""
+        if listed.gap is Gap.FORBIDDEN:
+            self.gaps.append(listed.reason)
+        return next(iter(listed.objects), None)
+
 
 def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Cluster:
     """The cluster, or what concerns the VMs of a namespace. Raises `NotFound` without KubeVirt,
@@ -81,7 +87,7 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
         _require(access, found_vmis)
         vms = pool.submit(_vms, access, found_vmis.objects, namespace)
         _require(access, hosts.result())
-        kubevirt = next(iter(kubevirts.result().objects), None)
+        kubevirt = reading.only(kubevirts.result())
         place = kubevirt.metadata.namespace if kubevirt is not None else "kubevirt"
         certificates = pool.submit(services.certificates, place)
         return Cluster(
