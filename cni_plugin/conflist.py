@@ -16,7 +16,7 @@ from typing import Any
 
 from cni_plugin.durable import read_file
 from cni_plugin.types import parse_conf
-from libtortie.access import Access
+from libtortie.access import IN_CLUSTER, Access
 from libtortie.errors import InvalidInput
 
 CONFLIST = "10-tortie.conflist"
@@ -64,10 +64,10 @@ def settings_of(access: Access) -> dict[str, Any]:
     kubeconfig = access.cni_kubeconfig or access.kubeconfig
     if kubeconfig:
         return {**settings, "kubernetes": {"kubeconfig": kubeconfig}}
-    if access.k8s_token_file or access.k8s_ca_file:
+    if access.k8s_token_file or access.k8s_ca_file or access.k8s_api_root == IN_CLUSTER:
         raise InvalidInput(
-            "the plugin cannot use the agent's k8s_token_file and k8s_ca_file: say in the agent's "
-            "configuration which kubeconfig shall be written for it (cni_kubeconfig)"
+            "the plugin cannot use the agent's service account (k8s_token_file, k8s_ca_file): say "
+            "in the agent's configuration which kubeconfig shall be written for it (cni_kubeconfig)"
         )
     if access.k8s_api_root:
         return {**settings, "kubernetes": {"k8s_api_root": access.k8s_api_root}}

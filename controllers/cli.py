@@ -14,10 +14,15 @@ import signal
 import sys
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from controllers.candidate import Candidate
+from controllers.elect_options import add_election, candidate_of, check_election
 from controllers.gc import Collector, Settings
+from controllers.health import Course
+from controllers.leadership import LedStore, work_in_terms
+from controllers.metrics import PassMetrics
 from controllers.page.options import PORT, add_options, place_of
 from controllers.page.problems import LastPass
 from controllers.page.read import Source
@@ -28,6 +33,7 @@ from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import InvalidInput, TortieError
 from libtortie.history import Direct
+from libtortie.metrics import Metric
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.times import parse_duration
 from libtortie.probing import Prober, answers, api_answers
@@ -72,14 +78,19 @@ def run(args: Sequence[str] | None = None) -> int:
     if options.once and options.metrics_port:
         parser.error("--metrics-port is of what runs on: leave out --once")
     place = _place(parser, options)
-    stop = threading.Event()
+    try:
+        check_election(options)
+    except InvalidInput as error:
+        parser.error(str(error))
+    stop, passes = threading.Event(), LastPass() if page else None
     set_on(stop, signal.SIGTERM, signal.SIGINT)
     try:
-        with _connected(options, API_SECONDS) as at:
-            collector = _collector(at, options, stop)
-            collector.passes = LastPass() if page else None
-            with _served(place, collector, at), _paged(page, options, collector.passes):
-                return 0 if collector.run() else 1
+        with (
+            _connected(options, API_SECONDS) as at,
+            candidate_of(at.config.kube, options, _note, _complain) as candidate,
+            _paged(page, options, passes),
+        ):
+            return 0 if _run(at, options, stop, candidate, place, passes=passes) else 1
     except TortieError as error:
         _complain(str(error))
     except BrokenPipeError:
@@ -88,6 +99,36 @@ def run(args: Sequence[str] | None = None) -> int:
         _drop_output()
         _complain(f"output: {error.strerror or error}")
     return 1
+
+
+def _run(
+    at: Connection,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    candidate: Candidate | None,
+    place: Place,
+    *,
+    passes: LastPass | None,
+) -> bool:
+    """Collect until told to stop, as leader if there is an election; whether all went well."""
+    metrics, course = PassMetrics(), Course()
+    gauges = (candidate.gauge(),) if candidate else ()
+
+    def work(over: threading.Event) -> bool:
+        try:
+            collector = _collector(
+                at, options, over, metrics=metrics, course=course, candidate=candidate
+            )
+            collector.passes = passes
+            return collector.run()
+        finally:
+            course.leave()
+
+    def health(probers: Sequence[Prober]) -> Health:
+        return _health(course, stop, candidate, probers)
+
+    with _served(place, lambda: (*metrics.all(), *gauges), health, at):
+        return work(stop) if candidate is None else work_in_terms(candidate, stop, work)
 
 
 def _page(place: Place | None, options: argparse.Namespace) -> int:
@@ -151,6 +192,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_metrics(gc)
     add_options(gc)
+    add_election(gc, _duration)
     gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
     return parser
 
@@ -209,20 +251,33 @@ def _place(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Plac
     return place
 
 
-def _collector(at: Connection, options: argparse.Namespace, stop: threading.Event) -> Collector:
+def _collector(
+    at: Connection,
+    options: argparse.Namespace,
+    stop: threading.Event,
+    *,
+    metrics: PassMetrics,
+    course: Course,
+    candidate: Candidate | None,
+) -> Collector:
     if at.kube is None:
         _complain("no Kubernetes API is configured: addresses of pods and VMs are kept")
 
     def pause(seconds: float) -> None:
         stop.wait(seconds)
 
-    history = Direct(at.store, f"{WHO} {uuid.uuid4().hex}")
+    store = at.store if candidate is None else LedStore(at.store, candidate.leads)
+    history = Direct(store, f"{WHO} {uuid.uuid4().hex}")
+
+    def stopped() -> bool:
+        return stop.is_set() or not (candidate is None or candidate.leads())
+
     means = Means(
-        at.store,
+        store,
         at.kube,
         lambda: datetime.now(UTC),
         sleep=pause,
-        stopped=stop.is_set,
+        stopped=stopped,
         annals=Annals(WHO, lambda: datetime.now(UTC), history.write),
     )
     settings = Settings(
@@ -234,11 +289,16 @@ def _collector(at: Connection, options: argparse.Namespace, stop: threading.Even
         json=options.output == "json",
     )
     say = _say if settings.once else _say_if_possible
-    return Collector(means, settings, stop, say, _complain, history=history)
+    return Collector(means, settings, stop, say, _complain, metrics, course, history=history)
 
 
 @contextlib.contextmanager
-def _served(place: Place, collector: Collector, at: Connection) -> Iterator[None]:
+def _served(
+    place: Place,
+    metrics: Callable[[], Sequence[Metric]],
+    health: Callable[[Sequence[Prober]], Health],
+    at: Connection,
+) -> Iterator[None]:
     """Metrics and probes, if they are asked for; a port that is taken stops nothing.
 
     Raises `InvalidInput` for files that let nobody in.
@@ -256,7 +316,7 @@ def _served(place: Place, collector: Collector, at: Connection) -> Iterator[None
     probers = _probers(at)
     server = Server(
         place,
-        pages(collector.metrics.all, _health(collector, probers)),
+        pages(metrics, health(probers)),
         serving=lambda _: told.clear(),
         trouble=trouble,
         open=PROBES,
@@ -283,16 +343,26 @@ def _probers(at: Connection) -> list[Prober]:
     return found
 
 
-def _health(collector: Collector, probers: Sequence[Prober]) -> Health:
-    course = collector.course
+def _health(
+    course: Course,
+    stop: threading.Event,
+    candidate: Candidate | None,
+    probers: Sequence[Prober],
+) -> Health:
+    """Of a leader, of one that waits to be one (it has no passes to make), or without election."""
 
     def live() -> dict[str, str]:
-        return {"loop": course.stalled()}
+        election = {} if candidate is None else {"election": candidate.stalled()}
+        return {"loop": course.stalled(), **election}
 
     def ready() -> dict[str, str]:
-        found = {one.name: one.wrong() for one in probers}
-        stopping = "stopping" if collector.stop.is_set() else ""
-        return {**found, **live(), "pass": course.wrong, "stop": stopping}
+        found = {**{one.name: one.wrong() for one in probers}, **live()}
+        works = candidate is None or candidate.leads()
+        found["pass"] = course.wrong if works else ""
+        found["stop"] = "stopping" if stop.is_set() else ""
+        if candidate is not None and not found["election"]:
+            found["election"] = candidate.trouble
+        return found
 
     return Health(live, ready)
 
@@ -364,9 +434,13 @@ def _say_if_possible(line: Iterable[str]) -> None:
 
 
 def _complain(line: str) -> None:
+    _note(f"Error: {line}")
+
+
+def _note(line: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"Error: {visible(line)}\n")
+            sys.stderr.write(f"{visible(line)}\n")
             sys.stderr.flush()
 
 

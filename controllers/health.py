@@ -14,6 +14,7 @@ PASS_SECONDS = 3600.0
 """A pass over 250,000 addresses takes about 40; one that takes this long does not end."""
 LATE_SECONDS = 60.0
 """How far behind its time a pass may begin."""
+NONE_YET = "no pass was made yet"
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Course:
     monotonic: Callable[[], float] = time.monotonic
     since: float | None = None
     due: float | None = None
-    wrong: str = "no pass was made yet"
+    wrong: str = NONE_YET
 
     def begin(self) -> None:
         """A pass is under way."""
@@ -35,6 +36,11 @@ class Course:
     def end(self, wrong: str, pause: float) -> None:
         """It is over, with what was wrong with it; the next one is due in `pause` seconds."""
         self.wrong, self.due, self.since = wrong, self.monotonic() + pause, None
+
+    def leave(self) -> None:
+        """No pass is to be made until another loop begins: another instance leads."""
+        self.since = self.due = None
+        self.wrong = NONE_YET
 
     def stalled(self) -> str:
         """Why the loop does not turn; empty if it does."""

@@ -20,7 +20,7 @@ from felix_shim.peer_credentials import Files
 from felix_shim.peers import DEFAULT_PORT
 from felix_shim.policy_compile import merged
 from libtortie import go_yaml
-from libtortie.access import Access
+from libtortie.access import IN_CLUSTER, Access
 from libtortie.errors import InvalidInput
 from libtortie.history_spool import HISTORY_SPOOL
 from libtortie.model.policy import PortRange
@@ -200,8 +200,8 @@ class NodeConfig(Access, MetricsKeys):
     def _check_credentials(self) -> None:
         """Raises ValueError for a key that could only be ignored."""
         for key in ("k8s_token_file", "k8s_ca_file"):
-            if getattr(self, key) and not self.k8s_api_root:
-                raise ValueError(f"{key} needs k8s_api_root")
+            if getattr(self, key) and self.k8s_api_root in ("", IN_CLUSTER):
+                raise ValueError(f"{key} needs k8s_api_root, a URL")
         if self.cni_kubeconfig and not self.has_api:
             raise ValueError("cni_kubeconfig needs kubeconfig or k8s_api_root")
         if self.cni_kubeconfig and not Path(self.cni_kubeconfig).is_absolute():

@@ -19,9 +19,11 @@ from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
 from libtortie.go_yaml import GoLoader
-from libtortie.kube.config import KubeConfig, Material, direct, load_kubeconfig
+from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, load_kubeconfig
 
 NODE_FILE = Path(wording.NODE_FILE)
+IN_CLUSTER = "in-cluster"
+"""A `k8s_api_root`: the API as this pod's service account has it."""
 
 
 class Access(BaseModel):
@@ -91,6 +93,8 @@ class Access(BaseModel):
             return kubeconfig_in(self.kubeconfig)
         if not self.k8s_api_root:
             return None
+        if self.k8s_api_root == IN_CLUSTER:
+            return in_cluster()
         return KubeConfig(
             server=direct(self.k8s_api_root).server,
             token_file=Path(self.k8s_token_file) if self.k8s_token_file else None,

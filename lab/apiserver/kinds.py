@@ -19,6 +19,10 @@ KUBEVIRT = "kubevirt.io"
 RBAC = "rbac.authorization.k8s.io"
 AUTHORIZATION = "authorization.k8s.io"
 ALL = ("all",)
+_ESTABLISHED = tuple(
+    {"type": one, "status": "True", "reason": "Kept"} for one in ("NamesAccepted", "Established")
+)
+"""Of every CustomResourceDefinition: they are kept and mean nothing, their kinds are served."""
 
 
 def _core(plural: str, kind: str, **options: Any) -> Kind:
@@ -127,6 +131,26 @@ KINDS: tuple[Kind, ...] = (
     _workload("statefulsets", "StatefulSet", "sts"),
     _workload("daemonsets", "DaemonSet", "ds"),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", builtin=True),
+    Kind(
+        "apiextensions.k8s.io",
+        "v1",
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        namespaced=False,
+        builtin=True,
+        status=True,
+        on_create=(("conditions", _ESTABLISHED),),
+        short_names=("crd", "crds"),
+    ),
+    Kind(
+        "policy",
+        "v1",
+        "poddisruptionbudgets",
+        "PodDisruptionBudget",
+        builtin=True,
+        status=True,
+        short_names=("pdb",),
+    ),
     Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", builtin=True),
     Kind(
         "networking.k8s.io",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cni_plugin.calls import CallMetrics
+from controllers.candidate import leads_gauge
 from controllers.metrics import PassMetrics
 from felix_shim.bird_daemon import bird_metrics
 from felix_shim.config import NodeConfig
@@ -53,7 +54,7 @@ def of_agent() -> tuple[Metric, ...]:
 
 def of_controllers() -> tuple[Metric, ...]:
     """What `tortie-controllers gc` serves."""
-    return PassMetrics().all()
+    return (*PassMetrics().all(), leads_gauge(lambda: False))
 
 
 def of_proxy() -> tuple[Metric, ...]:

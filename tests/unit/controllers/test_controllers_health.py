@@ -41,3 +41,12 @@ def test_a_pass_that_does_not_come_is_a_loop_that_stalls() -> None:
     assert course.stalled() == f"a pass was due {LATE_SECONDS + 1:.0f} s ago"
     course.begin()
     assert course.stalled() == ""
+
+
+def test_an_instance_that_no_longer_leads_has_no_pass_to_be_late_with() -> None:
+    clock = Clock()
+    course = Course(clock)
+    course.begin()
+    course.leave()
+    clock.now += PASS_SECONDS + 1
+    assert (course.stalled(), course.wrong) == ("", "no pass was made yet")
