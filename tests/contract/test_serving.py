@@ -87,6 +87,15 @@ def test_on_loopback_everybody_reads() -> None:
         assert get(f"{url}/secret", method="POST")[0] == 501
 
 
+def test_a_request_that_is_none_is_answered_so() -> None:
+    with (
+        served(Place(0)) as server,
+        socket.create_connection(("127.0.0.1", server.port), DEADLINE) as rude,
+    ):
+        rude.sendall(b"GET http://[ HTTP/1.0\r\n\r\n")
+        assert rude.makefile().readline() == "HTTP/1.0 400 Bad Request\n"
+
+
 def test_on_loopback_a_strangers_page_reads_nothing_in_a_browsers_name() -> None:
     with served(Place(0)) as server:
         url = f"http://127.0.0.1:{server.port}/secret"
