@@ -274,6 +274,25 @@ def test_an_answer_in_pieces_comes_as_they_do_and_ends_with_the_server(
     answer.close()
 
 
+def test_a_page_that_does_not_end_with_the_server_holds_up_no_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "STOP_SECONDS", 0.05)
+    free = threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield b"first\n"
+        free.wait(DEADLINE)
+
+    with served(Place(0), deaf=lambda _: Answer(pieces())) as server:
+        answer = urllib.request.urlopen(
+            f"http://127.0.0.1:{server.port}/deaf", timeout=DEADLINE / 2
+        )
+        assert answer.readline() == b"first\n"
+    assert answer.read() == b""
+    free.set()
+
+
 def test_a_scraper_that_cannot_be_accepted_is_waited_for_without_spinning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
