@@ -33,7 +33,8 @@ STOP_SECONDS = 5.0
 MOST_REQUESTS = 64
 MOST_STREAMS = 32
 TEXT = "text/plain; charset=utf-8"
-CHALLENGE = 'Bearer realm="tortie", Basic realm="tortie"'
+CHALLENGES = ('Bearer realm="tortie"', 'Basic realm="tortie"')
+"""Each in a header of its own: of several in one, Chromium takes the first and asks for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         if length:
             self.send_header("Content-Length", length)
-        if answer.status == 401:
-            self.send_header("WWW-Authenticate", CHALLENGE)
+        for challenge in CHALLENGES if answer.status == 401 else ():
+            self.send_header("WWW-Authenticate", challenge)
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.end_headers()

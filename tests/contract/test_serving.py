@@ -126,6 +126,19 @@ def test_a_token_is_needed_where_one_is_set_and_may_be_changed(tmp_path: Path) -
         assert f"token file {file}: No such file or directory" in told
 
 
+def test_a_browser_is_asked_for_a_log_in_and_a_scraper_for_its_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right")
+    with (
+        served(Place(0, token_file=str(token))) as server,
+        pytest.raises(urllib.error.HTTPError, match="401") as refused,
+    ):
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/secret", timeout=DEADLINE)
+    with refused.value as answer:
+        asked = answer.headers.get_all("WWW-Authenticate")
+    assert asked == ['Bearer realm="tortie"', 'Basic realm="tortie"']
+
+
 def trusting(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(authority.cert))
     if own is not None:
