@@ -84,6 +84,19 @@ def daemon() -> Iterator[Running]:
             made.close()
 
 
+def probed(daemon: Running, path: str) -> tuple[int, str]:
+    """A probe's status, and its lines about what is wrong."""
+    port = json.loads(daemon.config.read_text())["metrics_port"]
+    until(lambda: listens(port))
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as answer:
+            status, body = answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            status, body = error.code, error.read().decode()
+    return status, "".join(f"{line}\n" for line in body.splitlines() if "[+]" not in line)
+
+
 def test_a_migration_through_a_daemon_and_its_drain(daemon: Running) -> None:
     """SIGTERM, even twice, waits for the migration's end; then everything is gone."""
     process = daemon.start()
@@ -99,6 +112,8 @@ def test_a_migration_through_a_daemon_and_its_drain(daemon: Running) -> None:
     for _ in range(2):
         process.send_signal(signal.SIGTERM)
     until(lambda: bool(daemon.do("status")["shutting_down"]))
+    assert probed(daemon, "/readyz") == (503, "not ok\n[-]migrations: shutting down\n")
+    assert probed(daemon, "/livez")[0] == 200
     caller.sendall(b"more")
     assert accepted.recv(100) == b"more"
     caller.close()
@@ -135,14 +150,10 @@ def test_a_killed_daemons_sockets_are_replaced(daemon: Running) -> None:
 
 def test_a_proxy_that_nobody_can_ask_any_more_is_not_alive(daemon: Running) -> None:
     daemon.start()
-    port = json.loads(daemon.config.read_text())["metrics_port"]
-    until(lambda: listens(port))
+    assert probed(daemon, "/livez") == (200, "ok\n")
     Path(daemon.control).unlink()
-    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=120)
-    with refused.value as answer:
-        said = f"not ok\n[-]control-socket: {daemon.control} was removed or replaced\n"
-        assert answer.read().decode() == said
+    said = f"not ok\n[-]control-socket: {daemon.control} was removed or replaced\n"
+    assert probed(daemon, "/livez") == (503, said)
 
 
 def test_its_page(daemon: Running) -> None:

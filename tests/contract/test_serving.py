@@ -87,6 +87,15 @@ def test_on_loopback_everybody_reads() -> None:
         assert get(f"{url}/secret", method="POST")[0] == 501
 
 
+def test_a_request_that_is_none_is_answered_so() -> None:
+    with (
+        served(Place(0)) as server,
+        socket.create_connection(("127.0.0.1", server.port), DEADLINE) as rude,
+    ):
+        rude.sendall(b"GET http://[ HTTP/1.0\r\n\r\n")
+        assert rude.makefile().readline() == "HTTP/1.0 400 Bad Request\n"
+
+
 def test_on_loopback_a_strangers_page_reads_nothing_in_a_browsers_name() -> None:
     with served(Place(0)) as server:
         url = f"http://127.0.0.1:{server.port}/secret"
@@ -115,6 +124,19 @@ def test_a_token_is_needed_where_one_is_set_and_may_be_changed(tmp_path: Path) -
         assert get(f"{url}/secret", headers={"Authorization": "Bearer other"})[0] == 401
         assert get(f"{url}/state", headers={"Authorization": "Bearer other"}) == (200, "ok\n")
         assert f"token file {file}: No such file or directory" in told
+
+
+def test_a_browser_is_asked_for_a_log_in_and_a_scraper_for_its_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right")
+    with (
+        served(Place(0, token_file=str(token))) as server,
+        pytest.raises(urllib.error.HTTPError, match="401") as refused,
+    ):
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/secret", timeout=DEADLINE)
+    with refused.value as answer:
+        asked = answer.headers.get_all("WWW-Authenticate")
+    assert asked == ['Bearer realm="tortie"', 'Basic realm="tortie"']
 
 
 def trusting(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
@@ -263,6 +285,25 @@ def test_an_answer_in_pieces_comes_as_they_do_and_ends_with_the_server(
         assert get(f"{url}/state")[0] == 200
     assert ended.wait(DEADLINE)
     answer.close()
+
+
+def test_a_page_that_does_not_end_with_the_server_holds_up_no_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "STOP_SECONDS", 0.05)
+    free = threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield b"first\n"
+        free.wait(DEADLINE)
+
+    with served(Place(0), deaf=lambda _: Answer(pieces())) as server:
+        answer = urllib.request.urlopen(
+            f"http://127.0.0.1:{server.port}/deaf", timeout=DEADLINE / 2
+        )
+        assert answer.readline() == b"first\n"
+    assert answer.read() == b""
+    free.set()
 
 
 def test_a_scraper_that_cannot_be_accepted_is_waited_for_without_spinning(

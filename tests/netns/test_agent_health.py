@@ -17,7 +17,7 @@ from libtortie.errors import Unavailable
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.metric_reference import COMPONENTS
-from tests.fakes.node_process import until
+from tests.fakes.node_process import DEADLINE, until
 
 pytestmark = pytest.mark.root
 PORT = 9091
@@ -104,16 +104,16 @@ def struck(
     node: Patient, check: str, begin: Callable[[], object], end: Callable[[], object]
 ) -> str:
     """A fault, until the probe tells of it and tells no more; what it told."""
+    dead = {check} & {"reconciler", "cni-socket"}
     until("it is ready before", node.ready)
     begin()
     try:
         said = until(f"{check} is told", lambda: node.probe("/readyz").get(check, ""))
-        dead = node.probe("/livez")
+        until("it is as alive as it should be", lambda: node.probe("/livez").keys() == dead)
     finally:
         end()
     until(f"{check} is over", node.ready)
-    assert node.probe("/livez") == {}
-    assert (set(dead) == {check}) == (check in ("reconciler", "cni-socket")), dead
+    until("it is alive", lambda: node.probe("/livez") == {})
     return said
 
 
@@ -192,6 +192,20 @@ def test_the_disk_of_the_state_directory_fills(node: Patient) -> None:
                 return
 
     assert "No space left" in struck(node, "state-dir", begin, filler.unlink)
+
+
+def test_an_agent_that_drains_is_alive_and_not_ready(node: Patient) -> None:
+    assert node.agent is not None
+    node.strike("stall")
+    try:
+        node.agent.terminate()
+        until("it says that it stops", lambda: "stop" in node.probe("/readyz"))
+        assert node.probe("/livez").keys() <= {"reconciler"}  # which we hold up
+    finally:
+        node.heal("stall")
+    assert node.agent.wait(DEADLINE) == 0
+    node.start()
+    until("it is ready again", node.ready)
 
 
 def test_before_the_datastore_is_there_an_agent_lives_and_is_not_ready(node: Patient) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from libtortie.errors import Unavailable
+from tests.fakes import frames
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import ip, until
@@ -50,6 +51,44 @@ def test_calls_of_a_real_agent_are_counted_and_checked(tmp_path: Path) -> None:
         assert 'tortie_cni_refusals_total{reason="identity"} 1' in scraped(node)
         (line,) = node.lines("cni_error")[-1:]
         assert (line["pod"], line["code"]) == ("nobody", 101)
+
+
+def test_an_arrival_is_measured_until_bird_has_its_route_and_what_is_forged_is_counted(
+    tmp_path: Path,
+) -> None:
+    node = CalledNode(tmp_path, fresh_name("av"), metrics_port=PORT, bird={"mode": "supervised"})
+    with closing(node):
+        address, pod = node.vm_elsewhere(), "virt-launcher-db-1"
+        node.world.put_migration("m1", phase="Running")
+        node.world.put_launcher(pod, migration="m1")
+        node.start()
+        answer = node.done("ADD", pod, "ctr1", policy_setup_timeout_seconds=100)
+        mac = answer.body["interfaces"][1]["mac"]
+        until("the agent listens", lambda: node.lines("sniffer_open"))
+        node.send("ctr1", frames.arp(mac, "10.65.0.250", "10.65.0.250"))
+        node.send("ctr1", frames.rarp(mac))
+        until("it is raised", lambda: node.metrics(pod) == [512])
+        last = f'last_network_downtime_seconds{{namespace="default",pod="{pod}"}} '
+        said = until("BIRD has it", lambda: _with(f"\ntortie_migration_{last}", scraped(node)))
+        for series in (
+            'tortie_vm_signs_total{kind="rarp"} 1',
+            "tortie_migration_sign_to_route_seconds_count 1",
+            "tortie_migration_route_to_bgp_seconds_count 1",
+            "tortie_migration_network_downtime_seconds_count 1",
+            'tortie_migration_transitions_total{from="target",to="live"} 1',
+            "tortie_raised_routes 1",
+            'tortie_endpoints{state="live"} 1',
+        ):
+            assert f"\n{series}\n" in said, series
+        assert address
+        until("it owns", lambda: "\ntortie_owner_swap_seconds_count 1\n" in scraped(node))
+        assert "\ntortie_owner_swaps_pending 0\n" in scraped(node)
+        forged = '\ntortie_forged_frames_total{reason="arp"} '
+        until("the forgery is counted", lambda: f"{forged}0\n" not in scraped(node))
+
+
+def _with(part: str, page: str) -> str:
+    return page if part in page else ""
 
 
 def scraped(node: CalledNode) -> str:

@@ -245,6 +245,9 @@ def test_a_nodes_connections_go_with_its_vm_to_that_node_alone(scene: Scene) -> 
     assert [one.original for one in batch.flows] == [flow(7).original]
     (refused,) = scene.ask("n3", request)
     assert isinstance(refused, Refused)
+    scene.ask(OTHER, Request(uid, node.vmi_uid, (VM,), cut_over=True))
+    (noticed,) = until("it is told", lambda: node.lines("cut_over_noticed"))
+    assert noticed["endpoint"] == f"{NAMESPACE}/src/eth0"
     node.store.delete(key)
     until("its status file goes", lambda: node.status("src") is None)
     assert scene.known() == {7}, "what was the VM's is not the DEL's to take away"
