@@ -45,6 +45,7 @@ _HISTORY: Json = {
                 "facts": {
                     "type": "array",
                     "minItems": 1,
+                    "maxItems": 100,
                     "items": {
                         "type": "object",
                         "properties": {
