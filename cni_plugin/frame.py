@@ -4,13 +4,18 @@
     answer  : "TTA1" | u32 exit status | u32 stdout length | stdout
 
 Integers are big-endian. The environment is `NAME=VALUE` items joined by NUL. The digit in the
-magic is the version: a peer that speaks another one is refused, never guessed at. Every length
-is bounded before anything is allocated. `shim.py` carries its own copy of this layout, because
+magic is the version: a peer that speaks another one is refused, never guessed at. What must be
+understood during an upgrade of a node is for ever: the first eight bytes of a request, and the
+answer, which is given in the version that was asked in. Whatever else a request may have to say is
+an item of the environment: one that is not known is passed over. Every length is bounded before
+anything is allocated. `shim.py` carries its own copy of this layout, because
 its imports are rationed; a test holds both equal.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +24,25 @@ from libtortie.errors import Malformed, Unavailable
 
 REQUEST_MAGIC = b"TTR1"
 ANSWER_MAGIC = b"TTA1"
+VERSION = REQUEST_MAGIC[3:]
 MAX_BODY = 4 << 20
 """Bytes of environment and stdin together; a kubelet sends about 2 KiB."""
+RETRY_CODE = 11
+"""The CNI specification's "try again later"."""
+
+
+class OtherVersion(Malformed):
+    """A request of an executable that is older or newer than we are; `answer` is for it."""
+
+    def __init__(self, version: bytes) -> None:
+        theirs, ours = version.decode(), VERSION.decode()
+        super().__init__(
+            f"the executable speaks version {theirs} of the frame and the agent version {ours}: "
+            "this node is being upgraded, or half of it was; try again when both are of one release"
+        )
+        error = {"cniVersion": "1.0.0", "code": RETRY_CODE, "msg": str(self)}
+        body = json.dumps(error).encode() + b"\n"
+        self.answer = ANSWER_MAGIC[:3] + version + encode_response(1, body)[4:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +99,14 @@ def decode_request(body: bytes) -> Request:
 def read_request(sock: socket.socket) -> Request:
     """One request from a connected socket. Raises `Malformed`, or `Unavailable` when it ends early.
 
+    One of another version is `OtherVersion`, read to its end so that its sender reads the answer.
     The caller sets the socket's timeout; running into it is `Unavailable` too.
     """
     header = _receive(sock, 8)
+    if header[:3] == REQUEST_MAGIC[:3] and header[3:4].isdigit() and header[3:4] != VERSION:
+        with contextlib.suppress(Unavailable):
+            _receive(sock, min(int.from_bytes(header[4:], "big"), MAX_BODY))
+        raise OtherVersion(header[3:4])
     if header[:4] != REQUEST_MAGIC:
         raise Malformed(f"request begins with {header[:4]!r}, not {REQUEST_MAGIC!r}")
     size = int.from_bytes(header[4:], "big")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from cni_plugin.frame import Request, Response, encode_response, read_request
+from cni_plugin.frame import OtherVersion, Request, Response, encode_response, read_request
 from felix_shim.jsonlog import Log
 from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
 
@@ -162,13 +162,20 @@ class CNIServer:
         try:
             client.settimeout(REQUEST_SECONDS)
             request = read_request(client)
+        except OtherVersion as error:
+            self._log.warning("cni_other_version", reason=first_line(error))
+            self._send(client, error.answer)
+            return
         except (Malformed, Unavailable) as error:
             self._log.warning("cni_unreadable", reason=first_line(error))
             return
         answer = self._serve(request)
+        self._send(client, encode_response(answer.code, answer.stdout))
+
+    def _send(self, client: socket.socket, frame: bytes) -> None:
         try:
             client.settimeout(ANSWER_SECONDS)
-            client.sendall(encode_response(answer.code, answer.stdout))
+            client.sendall(frame)
         except OSError as error:
             self._log.warning("cni_caller_gone", reason=error)
 

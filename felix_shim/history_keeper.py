@@ -1,12 +1,14 @@
 """Keeps the history from this node: the spool to the datastore, and migrations' steps to the spool.
 
-A thread of its own; nothing waits for it. What the datastore does not take stays in the spool and
-is tried again, however long that is.
+A thread of its own; nothing waits for it. Steps are heard on the reconciler's thread, which must
+not wait for a disk: they go to the spool from here, a moment later. What the datastore does not
+take stays in the spool and is tried again, however long that is.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,6 +31,8 @@ LOOK_SECONDS = 5.0
 TROUBLE_SECONDS = 5.0
 REFUSED_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
+MOST_HEARD = 4096
+"""Steps that wait for the spool; the oldest go when a disk stands still for that long."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class HistoryKeeper:
     prunes: bool = False
     _known: dict[object, Mapping[str, object]] = field(default_factory=dict)
     _moving: dict[object, str] = field(default_factory=dict)
+    _heard: deque[Fact] = field(default_factory=lambda: deque(maxlen=MOST_HEARD))
     _noted: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -74,7 +79,8 @@ class HistoryKeeper:
                 self._moving[endpoint] = uid
         step = step_of(event, fields)
         if known is not None and step is not None and uid:
-            self.write([self._fact(endpoint, known, _details(fields, step, uid))])
+            self._heard.append(self._fact(endpoint, known, _details(fields, step, uid)))
+            self._noted.set()
 
     def _fact(
         self, endpoint: EndpointId, known: Mapping[str, object], details: Mapping[str, str]
@@ -103,7 +109,15 @@ class HistoryKeeper:
             if not pause:
                 self._noted.wait(LOOK_SECONDS)
                 self._noted.clear()
+                self._take_down()
                 self._stop.wait(GATHER_SECONDS)
+        self._take_down()
+
+    def _take_down(self) -> None:
+        """What was heard, to the spool."""
+        facts = [self._heard.popleft() for _ in range(len(self._heard))]
+        if facts:
+            self.spool.append(facts)
 
     def stop(self) -> None:
         """Make `run` return; what is left is in the spool, for the next start."""
@@ -112,6 +126,7 @@ class HistoryKeeper:
 
     def attempt(self) -> float:
         """Empty the spool; seconds to wait before the next attempt, 0 when it worked."""
+        self._take_down()
         try:
             self.spool.drain(self.store)
         except Unavailable as error:

@@ -136,7 +136,10 @@ class Server:
 
     def answer(self, target: str, headers: Mapping[str, str], *, certified: bool) -> Answer:
         """What a request gets; whatever a page fails of is told and answered by 500."""
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            return Answer("no such place\n", status=400)
         found = self._page(parts.path)
         if not self._place.guarded and not names_by_address(headers.get("host", "")):
             return Answer("ask for it by address\n", status=421)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
+
+import yaml
 
 from lab.apiserver.calico_schemas import IP_POOL, IPAM_CONFIGURATION
 from lab.apiserver.ipam_schemas import IPAM_V1, IPAM_V3
@@ -122,6 +125,17 @@ def _calico(group: str, version: str) -> Iterable[Kind]:
     yield one(config, namespaced=False, only_name=only)
 
 
+def _history() -> Kind:
+    """Our own, as its definition has it."""
+    text = files("conf").joinpath("crds", "historyrecords.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]
+    version, names = spec["versions"][0], spec["names"]
+    whole = version["schema"]["openAPIV3Schema"]
+    schema = {**whole, "properties": {"spec": whole["properties"]["spec"]}}
+    group, name = spec["group"], version["name"]
+    return Kind(group, name, names["plural"], names["kind"], namespaced=False, schema=schema)
+
+
 KINDS: tuple[Kind, ...] = (
     _core(
         "pods",
@@ -214,7 +228,7 @@ KINDS: tuple[Kind, ...] = (
     _kubevirt(
         "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration", ("vmim", "vmims")
     ),
-    Kind("tortie.io", "v1", "historyrecords", "HistoryRecord", namespaced=False),
+    _history(),
     *_calico(CALICO_V3, "v3"),  # before the older group: kubectl takes the first that has a name
     *_calico(CALICO_V1, "v1"),
 )

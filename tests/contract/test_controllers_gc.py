@@ -19,6 +19,8 @@ from lab.apiserver.server import ApiServer
 from libtortie.datastore.crd_names import Group
 from libtortie.datastore.etcd import EtcdDatastore
 from libtortie.datastore.etcd_config import EtcdConfig
+from libtortie.history import history
+from libtortie.model.history import What
 from tests.fakes.gc_site import DEADLINE, Site, furnish, leaked, site_in
 from tests.fakes.kubernetes_store import kubernetes_api, stores_of
 from tests.fakes.node_process import until
@@ -57,6 +59,8 @@ def test_once_frees_what_two_observations_agree_on(site: Site) -> None:
     assert leaked(site) == ""
     assert len(site.town.held) == 1
     site.town.world.audit()
+    (kept,) = history(site.town.world.store).facts
+    assert (kept.what, kept.by, kept.pod) == (What.RELEASED, "tortie-controllers", "web")
     again, _ = site(*ONCE)
     assert len(again) == 1, "one pass, nothing to tell"
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from ipam.annals import Annals
 from ipam.client import AddressRequest, IPAMClient
 from lab.apiserver.server import ApiServer
+from libtortie.datastore.crd_history import API
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
-from libtortie.history import Bounds, Direct, history, keep, prune
+from libtortie.history import PORTION, Bounds, Direct, history, keep, prune
 from libtortie.history_spool import Spool
+from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.config import direct
+from libtortie.kube.objects import Api, KubeObject
 from libtortie.model.history import Fact, Facts, Lane, What
 from libtortie.model.keys import History, HistoryKey
 from tests.fakes.ipam_world import World, pool, vm_pod
@@ -75,6 +80,45 @@ def test_a_vms_life_is_told_by_the_commits_themselves(store: Datastore, tmp_path
     )
     assert {one.by for one in told.facts} == {"n1", "n2", "tortiectl"}
     world.audit()
+
+
+def test_what_is_longest_is_taken_too(store: Datastore) -> None:
+    """By every store, also by an API server that checks our CRD's bounds."""
+    texts = "x" * 5000
+    many = tuple(ip_address(f"fd00::{number:x}") for number in range(64))
+    long = Fact(
+        NOW,
+        What.MIGRATION,
+        texts,
+        texts,
+        many,
+        texts,
+        texts,
+        texts,
+        texts,
+        texts,
+        {"reason": texts},
+    )
+    keep(store, [long] * PORTION, "long")
+    (first, *_) = history(store).facts
+    assert (first.addresses, len(first.pod), len(first.details["reason"])) == (many, 1024, 1024)
+
+
+def test_the_crd_refuses_what_is_no_history(server: ApiServer) -> None:
+    kube = HttpKubeClient(direct(server.url))
+    try:
+        for spec in ({}, {"facts": "x"}, {"facts": [{"at": "2026-08-22T13:30:00Z"}]}):
+            body = {"metadata": {"name": "vm-1-a"}, "spec": spec}
+            with pytest.raises(InvalidInput):
+                kube.create(Stored, body)
+    finally:
+        kube.close()
+
+
+class Stored(KubeObject):
+    """A HistoryRecord as it is."""
+
+    api: ClassVar[Api] = API
 
 
 def test_a_cluster_without_the_crd_has_no_history_and_fails_nothing(server: ApiServer) -> None:

@@ -19,6 +19,8 @@ from ipam.free import free, seat_of
 from ipam.ownership import pod_owner
 from lab.apiserver.server import ApiServer
 from libtortie import __version__
+from libtortie.history import history
+from libtortie.model.history import What
 from libtortie.model.ipam import Block, Handle
 from libtortie.model.keys import Blocks, HandleKey, Kind
 from libtortie.model.resources import parse_resource
@@ -77,6 +79,8 @@ def test_one_address(on: CtlOn) -> None:
     assert said == f"Successfully released IP address {first}\n"
     assert client.owner_of(ip_address(first)) is None
     assert client.by_handle("net.web") == ()
+    (kept,) = history(on.store).facts
+    assert (kept.what, kept.by, str(kept.addresses[0])) == (What.RELEASED, "tortiectl", first)
     said = on.run("ipam", "release", "--ip", first, status=1).stderr
     assert f"{first} is not assigned" in said
     assert "not an IP address" in on.run("ipam", "release", "--ip", "x", status=1).stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from ipam.client import AddressRequest, IPAMClient
 from ipam.ownership import pod_owner
 from lab.apiserver.server import ApiServer
 from libtortie.datastore.crd_names import Group
+from libtortie.history import keep
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
+from libtortie.model.history import Fact, What
 from libtortie.model.names import vm_handle
 from tests.fakes.kubectl import Running
 from tests.fakes.kubernetes_store import put_object, stores_of
@@ -193,7 +197,7 @@ def test_vms_at_a_glance(ctl: Ctl, addresses: list[str]) -> None:
 
 
 def test_one_vm_with_its_owners_and_the_audit(
-    ctl: Ctl, addresses: list[str], tmp_path: Path
+    ctl: Ctl, addresses: list[str], tmp_path: Path, server: ApiServer
 ) -> None:
     log = tmp_path / "node.log"
     lines = [
@@ -210,6 +214,17 @@ def test_one_vm_with_its_owners_and_the_audit(
         f"  audit       2026-01-01 n1: shop/older got {addresses[0]}",
         f"  audit       2026-01-02 n2: shop/virt-launcher-vm1-a1b2c got {addresses[0]}",
     ]
+    with stores_of(server, Group.V3) as (store,):
+        mine = Fact(NOW, What.GRANTED, "n2", namespace="shop", vm="vm1", pod="p\x1b[1m", node="n2")
+        before = Fact(NOW, What.RELEASED, "n1", addresses=(ip_address(addresses[0]),), pod="older")
+        keep(store, [mine, before, replace(mine, vm="another")], "test")
+    shown = ctl("vm", "show", "shop/vm1").output
+    stamp = NOW.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert shown.splitlines()[-2:] == [
+        f"  audit       {stamp} n1: {addresses[0]} released, last held by /older",
+        f"  audit       {stamp} n2: no address granted to shop/p\\x1b[1m of VM vm1 on n2",
+    ]
     document = json.loads(ctl("vm", "show", "shop/vm1", "-o", "json").stdout)
+    assert len(document["audit"]) == 2
     assert document["owners"][0]["active"]["vmi-name"] == "vm1"
     assert "there is no VM and no VMI shop/none" in ctl("vm", "show", "shop/none", code=1).output

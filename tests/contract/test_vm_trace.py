@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from lab.apiserver.server import ApiServer
-from tests.fakes.kubernetes_store import put_object
+from libtortie.datastore.crd_names import Group
+from libtortie.history import keep
+from libtortie.model.history import Fact, What
+from tests.fakes.kubernetes_store import put_object, stores_of
 from tests.fakes.vm_api import vm_api
 from tests.fakes.vm_ctl import Ctl
 from tests.unit.tortiectl.test_vm_trace import EVENTS, MOVE, SOURCE, TARGET
@@ -44,6 +48,21 @@ def test_text_json_and_html(ctl: Ctl, tmp_path: Path) -> None:
     moved = ctl("vm", "trace", "shop/move", *logs, "--clock", "n1=600", "-o", "json").stdout
     assert json.loads(moved)["shifts_ms"] == {"n1": 600.0}
     assert ctl("vm", "trace", "shop/move", "-o", "html").output.startswith("<!doctype html>")
+
+
+def test_the_history_tells_where_no_log_does(ctl: Ctl, server: ApiServer) -> None:
+    at = datetime(2026, 1, 1, 0, 0, 6, 250_000, tzinfo=UTC)
+    about = {"migration_uid": "job", "step": "heard"}
+    facts = [
+        Fact(at, What.MIGRATION, "n2", namespace="shop", vm="web", node="n2", details=about),
+        Fact(at, What.PROMOTED, "n2", namespace="shop", vm="web", details={"migration_uid": "job"}),
+        Fact(at, What.PROMOTED, "n3", namespace="shop", vm="web", details={"migration_uid": "no"}),
+    ]
+    with stores_of(server, Group.V3) as (store,):
+        keep(store, facts, "test")
+    found = json.loads(ctl("vm", "trace", "shop/move", "-o", "json").stdout)["moments"]
+    told = [one for one in found if one["source"] == "history"]
+    assert {(one["where"], one["event"]) for one in told} == {("n2", "sign"), ("n2", "promoted")}
 
 
 def test_what_cannot_be_traced(ctl: Ctl, server: ApiServer) -> None:

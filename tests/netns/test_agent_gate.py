@@ -208,8 +208,8 @@ def test_a_migration_is_told_of_as_events_and_kept_in_the_history(scene: Scene) 
         events, _ = node.kube(lambda api: api.list(PodEvent, NAMESPACE))
         return {one.reason for one in events if one.involved_object["kind"] == kind}
 
-    for kind in ("Pod", "VirtualMachineInstance"):
-        until(f"the {kind} is told of", lambda kind=kind: wanted <= reasons(kind))
+    until("the pod is told of", lambda: wanted <= reasons("Pod"))
+    until("the VM is told of", lambda: wanted <= reasons("VirtualMachineInstance"))
 
     def kept() -> bool:
         facts = history(node.store, address=ip_address(scene.address)).facts

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from felix_shim.addresses import find_address, interfaces, uplink_mtu
-from felix_shim.kube_node import NodeView, is_up
+from felix_shim.kube_node import UP, NodeView, is_up
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
 from libtortie.events import (
@@ -169,6 +169,9 @@ def test_a_first_start_with_an_api(fresh: Callable[..., NodeProcess]) -> None:
     assert node.lines("start_up_failed") == []
     waits = [line["reason"] for line in node.lines("start_up_waits")]
     assert [one for one in waits if "not done after" not in one] == [], "but for a slow machine"
+    assert node.stop() == 0
+    said = [line for line in node.lines() if line["event"].startswith("node_condition_")]
+    assert said[-1]["reason"] != UP, "it said goodbye, or that it could not"
 
 
 def test_an_address_another_node_has(fresh: Callable[..., NodeProcess]) -> None:

@@ -16,10 +16,15 @@ from cni_plugin.agreement import Agreement
 from cni_plugin.errors import InvalidConfig
 from cni_plugin.undo import silent
 from cni_plugin.wiring import build_plugin, node_name
+from ipam.block import assign, new_block
 from libtortie.datastore.open import DatastoreConfig
 from libtortie.errors import Unavailable
+from libtortie.history_spool import HISTORY_SPOOL, read_facts
 from libtortie.kube.config import direct
+from libtortie.model.history import What
+from libtortie.model.plain_ip import plain_network
 from tests.fakes.cni_world import CniWorld, conf, first_address
+from tests.fakes.ipam_world import START, plain_pod
 
 
 def test_a_plugin_from_the_agents_parts(tmp_path: Path) -> None:
@@ -228,6 +233,21 @@ def test_node_name_from_the_file(tmp_path: Path, content: str | None, expected: 
         file.write_text(content)
     assert node_name(conf(nodename_file=str(file))) == expected
     assert node_name(conf(nodename_file=str(file), nodename="set")) == "set"
+
+
+def test_the_fallback_leaves_the_history_to_the_agent(tmp_path: Path) -> None:
+    """In the agent's own spool, where there ever was an agent."""
+    nodename = tmp_path / "nodename"
+    settings = conf(nodename_file=str(nodename))
+    assert wiring._annals(settings, "n1") is None
+    nodename.write_text("n1\n")
+    annals = wiring._annals(settings, "n1")
+    assert annals is not None
+    block = new_block(plain_network("10.0.0.0/30", strict=True), node="n1", now=START)
+    held, _ = assign(block, 1, handle_id="net.c1", owner=plain_pod("web"))
+    annals.note([(block, held)])
+    (fact,) = read_facts((tmp_path / HISTORY_SPOOL).read_bytes())
+    assert (fact.what, fact.by, fact.pod) == (What.GRANTED, "n1", "web")
 
 
 def test_kubernetes_needs_an_address() -> None:

@@ -7,16 +7,21 @@ import json
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from controllers.gc import SPACING_SECONDS, TROUBLE_SECONDS, Collector, Settings
 from controllers.report import SHOWN, counts, line, text
+from ipam.annals import Annals
 from ipam.gc import Means
 from ipam.gc_inventory import Inventory
-from libtortie.errors import Unavailable
-from libtortie.model.keys import Affinities
+from libtortie.datastore.port import Record, Value
+from libtortie.errors import Unauthorized, Unavailable
+from libtortie.history import Direct, history, keep
+from libtortie.model.history import Fact, What
+from libtortie.model.keys import Affinities, History, Key, Scope
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.gc_world import BOTH, Town
 from tests.fakes.ipam_world import START, UNHURRIED
@@ -56,6 +61,7 @@ class Bench:
         self.store: Any = self.town.world.store
 
     def collector(self, **settings: Any) -> Collector:
+        history = Direct(self.store, "test")
         means = Means(
             self.store,
             self.town.reader,
@@ -63,9 +69,12 @@ class Bench:
             monotonic=lambda: self.town.seconds,
             sleep=lambda _: None,
             retry=UNHURRIED,
+            annals=Annals("tortie-controllers", self.town.world.now, history.write),
         )
         wanted = Settings(**{"grace": 900.0, "period": 450.0} | settings)
-        return Collector(means, wanted, self.stop, self.say, self.complaints.append)
+        return Collector(
+            means, wanted, self.stop, self.say, self.complaints.append, history=history
+        )
 
     def say(self, line: Iterable[str]) -> None:
         self.said.append("".join(line))
@@ -81,6 +90,45 @@ def bench() -> Bench:
 def leak(bench: Bench) -> None:
     bench.town.start("web")
     bench.town.remove_pod("web")
+
+
+def test_what_it_frees_is_kept_and_what_is_too_old_goes(bench: Bench) -> None:
+    leak(bench)
+    old = Fact(START - timedelta(days=99), What.GRANTED, "n1")
+    keep(bench.store, [old], "before")
+    assert bench.collector(grace=0.0, once=True).run()
+    (fact,) = history(bench.store).facts
+    assert (fact.what, fact.by, fact.pod) == (What.RELEASED, "tortie-controllers", "web")
+    assert bench.complaints == []
+
+
+def test_a_dry_run_leaves_the_history_alone(bench: Bench) -> None:
+    leak(bench)
+    keep(bench.store, [Fact(START - timedelta(days=99), What.GRANTED, "n1")], "before")
+    assert bench.collector(grace=0.0, once=True, dry_run=True).run()
+    assert [one.what for one in history(bench.store).facts] == [What.GRANTED]
+
+
+def test_a_history_that_is_refused_is_complained_of_once_and_frees_all_the_same(
+    bench: Bench,
+) -> None:
+    class Refusing(FaultyStore):
+        def create(self, key: Key, value: Value) -> Record:
+            raise Unauthorized("create historyrecords: 403")
+
+        def names(self, scope: Scope) -> tuple[Key, ...]:
+            if isinstance(scope, History):
+                raise Unauthorized("list historyrecords: 403")
+            return super().names(scope)
+
+    leak(bench)
+    bench.store = Refusing(bench.store)
+    assert bench.collector(grace=0.0, period=0.0).run()
+    assert len(bench.town.held) == 1
+    assert bench.complaints == [
+        "history: list historyrecords: 403",
+        "history: create historyrecords: 403",
+    ]
 
 
 def test_with_nothing_to_do_it_looks_every_period(bench: Bench) -> None:

@@ -121,6 +121,16 @@ def test_a_pod_that_is_no_vms_and_one_that_is_gone_have_no_migrations(scene: Sce
     assert not scene.keeper._known and not scene.keeper._moving
 
 
+def test_a_step_is_not_written_where_it_is_heard(scene: Scene) -> None:
+    """The reconciler's thread does not wait for a disk."""
+    scene.add()
+    scene.move(State.BASE, State.TARGET, "m-1")
+    assert not scene.keeper.spool.path.exists()
+    scene.keeper.stop()
+    scene.keeper.run()
+    assert scene.keeper.spool.path.exists(), "a stop leaves it to the next start"
+
+
 @pytest.mark.parametrize(
     ("event", "fields", "step"),
     [

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from felix_shim import notices
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.jsonlog import JsonLog
-from felix_shim.kube_events import NodeEvents
+from felix_shim.kube_events import CLOSED_REASON, REASON, NodeEvents
 from felix_shim.migration_table import Input, State
 from felix_shim.model import Endpoint
 from felix_shim.notices import wording
@@ -194,3 +197,10 @@ def test_every_step_an_operator_asks_about_has_words(
     said = wording(event, fields)
     assert (said.reason if said else "") == reason
     assert said is None or (said.message and "None" not in said.message)
+
+
+def test_the_manual_has_every_reason() -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "events.md").read_text(encoding="utf-8")
+    said = set(re.findall(r'Wording\(\s*"(\w+)"', Path(notices.__file__).read_text()))
+    listed = set(re.findall(r"`([A-Z][A-Za-z]+)`(?=[^\n]*\| (?:Normal|Warning) \|)", manual))
+    assert said | {REASON, CLOSED_REASON} == listed
