@@ -59,10 +59,10 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run; the exit status."""
     parser = _parser()
     options = parser.parse_args(args)
-    place = place_of(parser, options)
+    page = place_of(parser, options)
     if options.command == "page":
-        return _page(place, options)
-    if options.once and place is not None:
+        return _page(page, options)
+    if options.once and page is not None:
         parser.error("--page-port is of what runs on: leave out --once")
     if options.once and options.metrics_port:
         parser.error("--metrics-port is of what runs on: leave out --once")
@@ -73,8 +73,8 @@ def run(args: Sequence[str] | None = None) -> int:
     try:
         with _connected(options, API_SECONDS) as at:
             collector = _collector(at, options, stop)
-            collector.passes = LastPass() if place else None
-            with _served(collector.metrics, options), _paged(place, options, collector.passes):
+            collector.passes = LastPass() if page else None
+            with _served(collector.metrics, options), _paged(page, options, collector.passes):
                 return 0 if collector.run() else 1
     except TortieError as error:
         _complain(str(error))
