@@ -116,11 +116,21 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
         yield made
 
 
+def opened(browser: Chromium, url: str) -> None:
+    """Open a page; once more when its script did not come, as of a server that stood still."""
+
+    def works() -> bool:
+        browser.go(url)
+        return bool(browser.run("typeof again === 'function'"))
+
+    until("it is there with its script", works, seconds=DEADLINE)
+
+
 def test_a_person_sees_vms_and_a_migration_as_it_goes_on(
     tmp_path: Path, server: ApiServer, browser: Chromium
 ) -> None:
     with shown(tmp_path, server) as page:
-        browser.go(page.url("/vms"))
+        opened(browser, page.url("/vms"))
         for text in ("shop/web", "10.65.0.", f"shop/{HOSTILE}"):
             browser.until("it is there as it is written", f"{MAIN}.includes({json.dumps(text)})")
         assert browser.run("document.title") == "VMs · Tortie"
@@ -139,7 +149,7 @@ def test_a_person_sees_vms_and_a_migration_as_it_goes_on(
 
 def _goes_on(page: Shown, browser: Chromium) -> None:
     """A migration's page follows it without being loaded anew."""
-    browser.go(page.url("/migrations/shop/move"))
+    opened(browser, page.url("/migrations/shop/move"))
     browser.run("window.same = true")
     browser.until("it is drawn", "document.querySelectorAll('main svg circle').length === 2")
     page.job("move", "web", "Running")
@@ -151,7 +161,7 @@ def _goes_on(page: Shown, browser: Chromium) -> None:
 
 
 def _says_that_the_api_is_away(page: Shown, browser: Chromium) -> None:
-    browser.go(page.url("/vms"))
+    opened(browser, page.url("/vms"))
     page.server.stop()
     browser.until("the age is told", f"{MAIN}.includes('vms: this is of 20')")
     assert "shop/web" in str(browser.run(MAIN)), "what is known is still shown"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
@@ -14,7 +14,7 @@ from controllers.page.site import POLICY
 from libtortie.datastore.forwarding import ForwardingDatastore
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore, Listing, Op, Record
-from libtortie.errors import Unauthorized, Unavailable
+from libtortie.errors import Compacted, Unauthorized, Unavailable
 from libtortie.kube.migrations import Migration
 from libtortie.kube.objects import Meta, VirtualMachine, VirtualMachineInstance
 from libtortie.model.history import Fact, Step, What
@@ -207,6 +207,14 @@ def test_who_has_it_already_gets_no_body(site: PageSite, path: str) -> None:
     assert site.ask(path, '"x"').status == 200
 
 
+def test_what_is_no_page_has_its_reason_whatever_one_has_already(site: PageSite) -> None:
+    tag = site.ask("/nope").headers["ETag"]
+    for given in (tag, "*"):
+        again = site.ask("/nope", given)
+        assert again.status == 404
+        assert again.body
+
+
 def test_what_changes_has_another_tag(site: PageSite) -> None:
     tag = site.ask("/vms").headers["ETag"]
     site.vm("new")
@@ -255,6 +263,7 @@ class Away(ForwardingDatastore):
     away: bool = False
     asked: int = 0
     commits: int = 0
+    broken: tuple[str, ...] = ()
 
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
         self.commits += 1
@@ -262,7 +271,7 @@ class Away(ForwardingDatastore):
 
     def parts(self, scope: Scope) -> Iterator[Listing]:
         self._ask()
-        return self.inner.parts(scope)
+        yield from (replace(one, malformed=self.broken) for one in self.inner.parts(scope))
 
     def list(self, scope: Scope) -> Listing:
         self._ask()
@@ -292,6 +301,27 @@ def test_a_store_that_is_away_is_told_with_the_age_of_what_is_shown() -> None:
         store.away = False
         site.later(10)
         assert 'class="alarm">' not in site.html("/vms")
+
+
+def test_what_cannot_be_read_is_named_and_hides_nothing() -> None:
+    town = Town()
+    store = Away(town.world.store, broken=("block 10.65.0.0/30: no <JSON>",))
+    with page_site(town=town, store=store) as site:
+        address = site.vm("web")
+        for path in ("/ipam", "/vms"):
+            assert site.json(path)["notes"] == ["cannot be read: block 10.65.0.0/30: no <JSON>"]
+        assert site.json("/vms")["vms"]["items"][0]["addresses"] == [address]
+        kinds = {one["kind"] for one in site.json("/problems")["problems"]["items"]}
+        assert "unreadable" in kinds
+
+
+def test_a_list_whose_state_is_gone_meanwhile_is_read_at_once() -> None:
+    with page_site() as site:
+        site.vm("web")
+        site.town.kube.fail(Compacted("too old"), plural="virtualmachineinstances")
+        page = site.json("/vms")
+        assert page["read"]["vms"]["trouble"] == ""
+        assert page["vms"]["items"][0]["phase"] == "Running"
 
 
 def test_where_nothing_was_ever_read_there_is_nothing_to_show() -> None:
