@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -329,9 +330,7 @@ def test_killed_before_every_step(case: str, tmp_path: Path) -> None:
         ({"files": {"a": {"size": -1}}}, r"files\.a\.size: Input should be greater"),
     ],
 )
-def test_a_manifest_that_is_refused(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
+def test_a_manifest_that_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         read_bundle(make_bundle(tmp_path / "b", **change), MACHINE)
 
