@@ -267,7 +267,8 @@ def _require_room(directory: Path, bundle: Bundle) -> None:
     disk = os.statvfs(directory)
     blocks = sum(-(-file.size // disk.f_frsize) for file in bundle.files.values())
     if blocks > disk.f_bavail:
-        need, free = (-(-one * disk.f_frsize >> 20) for one in (blocks, disk.f_bavail))
+        need = -(-blocks * disk.f_frsize >> 20)
+        free = disk.f_bavail * disk.f_frsize >> 20
         raise InvalidInput(
             f"{directory} has {free} MiB free and {bundle.name} needs {need} MiB: make room, "
             "or name another --prefix"

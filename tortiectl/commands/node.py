@@ -18,6 +18,7 @@ from tortiectl.options import examples, node_config_option, not_empty
 
 if TYPE_CHECKING:
     from cni_plugin.install import Kubeconfig, Runtime
+    from cni_plugin.units import Units
     from libtortie.access import Access
 
 COMMANDS = {
@@ -65,6 +66,15 @@ _prefix = click.option(
     help="Where versions of a bundle stand side by side.",
 )
 
+_unit_dir = click.option(
+    "--unit-dir",
+    default="/etc/systemd/system",
+    show_default=True,
+    metavar="DIR",
+    callback=not_empty,
+    help="Where systemd's units are.",
+)
+
 
 @click.group(cls=LazyGroup, entries=COMMANDS, name="node")
 def node() -> None:
@@ -75,12 +85,15 @@ def node() -> None:
     epilog=examples(
         "tortiectl node install",
         "tortiectl node install --root /host --bundle /opt/tortie/bundle",
+        "tortiectl node install --bundle ./bundle --systemd",
     )
 )
 @_root
 @_bin_dir
 @_conf_dir
 @_prefix
+@_unit_dir
+@click.option("--systemd", is_flag=True, help="Write systemd's units, too; they are not enabled.")
 @click.option(
     "--bundle",
     "source",
@@ -150,6 +163,8 @@ def install(
     bin_dir: str,
     conf_dir: str,
     prefix: str,
+    unit_dir: str,
+    systemd: bool,
     source: str,
     keep: int,
     conflist_name: str,
@@ -177,6 +192,9 @@ def install(
     network = conflist(chosen, Path(template) if template else None)
     runtime = _runtime(root, prefix, source, keep)
     there = runtime and not python
+    units = _units(root, unit_dir, prefix, source) if systemd else None
+    if units:
+        units.check()
     installing.install(
         _below(root, bin_dir),
         _below(root, conf_dir),
@@ -194,6 +212,8 @@ def install(
         conflist_name=conflist_name,
         take_over=takeover,
     )
+    if units:
+        units.write()
 
 
 @click.command(epilog=examples("tortiectl node uninstall"))
@@ -201,8 +221,11 @@ def install(
 @_bin_dir
 @_conf_dir
 @_prefix
+@_unit_dir
 @node_config_option
-def uninstall(*, root: str, bin_dir: str, conf_dir: str, prefix: str, config: str) -> None:
+def uninstall(
+    *, root: str, bin_dir: str, conf_dir: str, prefix: str, unit_dir: str, config: str
+) -> None:
     """Remove what `install` wrote and put back what it set aside; may be repeated.
 
     Stop the agent first: it would write the plugin's kubeconfig again. Pods that are attached
@@ -210,10 +233,12 @@ def uninstall(*, root: str, bin_dir: str, conf_dir: str, prefix: str, config: st
     """
     from cni_plugin import install as installing
     from cni_plugin.bundle import Home
+    from cni_plugin.units import Units
 
     access = _access(config)
     kept = access.cni_kubeconfig if access else ""
-    left = installing.uninstall(
+    left = Units(_below(root, unit_dir)).remove()
+    left += installing.uninstall(
         _below(root, bin_dir),
         _below(root, conf_dir),
         _below(root, kept, follow=False) if kept else None,
@@ -272,6 +297,16 @@ def _runtime(root: str, prefix: str, source: str, keep: int) -> Runtime | None:
     from cni_plugin.install import Runtime
 
     return Runtime(read_bundle(Path(source), os.uname().machine), Home(_below(root, prefix)), keep)
+
+
+def _units(root: str, unit_dir: str, prefix: str, source: str) -> Units:
+    """The units, for the programs of the bundle or, without one, those beside this one."""
+    from cni_plugin.units import Units
+
+    beside = Path(sys.executable).with_name("tortie-node").parent
+    if not source and not (beside / "tortie-node").exists():
+        raise InvalidInput(f"no tortie-node in {beside}: name a bundle with --bundle")
+    return Units(_below(root, unit_dir), f"{prefix}/bin" if source else str(beside))
 
 
 def _fallback(root: str, prefix: str, source: str) -> str:

@@ -200,7 +200,7 @@ def test_too_little_room_is_said_before_anything_is_written(
     real = os.statvfs(node.path)
     full = os.statvfs_result((*real[:4], 1, *real[5:]))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    with pytest.raises(InvalidInput, match=r"has 1 MiB free and 1\.1-\w+ needs 1 MiB: make room"):
+    with pytest.raises(InvalidInput, match=r"has 0 MiB free and 1\.1-\w+ needs 1 MiB: make room"):
         node.home.put_in_use(node.bundle("1.1"))
     assert tree(node.path) == before
 
