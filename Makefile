@@ -33,7 +33,7 @@ $(SHIM): cni_plugin/shim.c | setup
 	$(CC) -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -Os -s -static -o $@.new $<
 	mv $@.new $@
 
-# What the image holds, and what an installation brings to a node (docs/install.md).
+# What the image holds, and what an installation brings to a node (docs/hosts.md).
 image-root: setup shim
 	rm -rf build/image
 	./scripts/image_root.sh $(PY) build/image

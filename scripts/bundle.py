@@ -1,4 +1,4 @@
-"""Make a directory that holds all that Tortie needs on a node but the kernel: see docs/install.md.
+"""Make a directory that holds all that Tortie needs on a node but the kernel: see docs/hosts.md.
 
     python scripts/bundle.py DIRECTORY LAUNCHER PROGRAM…
 

@@ -6,23 +6,35 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import yaml
 
+from cni_plugin.frame import encode_request, read_response
 from felix_shim.drivers.bird import Bird
-from tests.fakes.bird_lab import BLOCK, RTM_DELROUTE, BirdLab, Watch, eventually, ip
+from libtortie.model.keys import Kind
+from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.bird_lab import BLOCK, RTM_DELROUTE, BirdLab, Watch, eventually
+from tests.fakes.bird_lab import ip as ip_in
 from tests.fakes.fresh_names import fresh_name
-from tests.fakes.node_process import DEADLINE, NodeProcess, until
+from tests.fakes.node_process import DEADLINE, NodeProcess, ip, until
 
 pytestmark = pytest.mark.root
 SERVICE = [sys.executable, "-m", "felix_shim.bird_service", "--config"]
+DENY_WRITE_EXECUTE = """
+import ctypes, os, sys
+if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0:  # PR_SET_MDWE, which programs inherit
+    sys.exit("this kernel does not know PR_SET_MDWE")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Service:
@@ -56,30 +68,61 @@ def serving(namespace: str, config: Path, log: Path, *before: str) -> Iterator[S
         made.stop()
 
 
-def setpriv(unit: str) -> list[str]:
-    """What a unit lets its program do, as setpriv(1) says it."""
+def confined(unit: str) -> list[str]:
+    """A command before a command: with no more rights than a unit gives its program."""
     text = resources.files("conf").joinpath("systemd", unit).read_text()
     match = re.search(r"^CapabilityBoundingSet=(.+)$", text, re.MULTILINE)
-    assert match and "NoNewPrivileges=yes" in text
+    assert match and "NoNewPrivileges=yes" in text and "MemoryDenyWriteExecute=yes" in text
     names = [name.removeprefix("CAP_").lower() for name in match[1].split()]
     bounding = ",".join(["-all", *(f"+{name}" for name in names)])
-    return ["setpriv", f"--bounding-set={bounding}", "--inh-caps=-all", "--no-new-privs"]
+    no_new_code = [sys.executable, "-c", DENY_WRITE_EXECUTE]
+    rights = ["setpriv", f"--bounding-set={bounding}", "--inh-caps=-all", "--no-new-privs"]
+    return [*no_new_code, *rights]
 
 
 class Confined(NodeProcess):
     """A node whose agent has the rights of its unit, and a BIRD of somebody else's."""
 
     def spawn(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
-        rights = setpriv("tortie-node.service") if self.module in command else []
+        rights = confined("tortie-node.service") if self.module in command else []
         return super().spawn([*rights, *command], log)
 
+    def call(self, verb: str) -> tuple[int, str]:
+        """A runtime's call for a pod; code and answer."""
+        env = {
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": "c1",
+            "CNI_NETNS": f"/run/netns/{self.namespaces[1]}",
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": "/opt/cni/bin",
+            "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1",
+        }
+        conf = {
+            "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "tortie",
+            "nodename": NODE, "datastore_type": "sqlite", "sqlite_shared": True,
+            "sqlite_path": str(self.root / "tortie.db"),
+            "policy_setup_timeout_seconds": 90,
+            "policy_setup_on_timeout": "fail",
+            "endpoint_status_dir": str(self.root / "run/endpoint-status"),
+        }
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2 * DEADLINE)
+            client.connect(str(self.root / "run/cni.sock"))
+            client.sendall(encode_request(env, json.dumps(conf).encode()))
+            answer = read_response(client)
+        return answer.code, answer.stdout.decode()
+
     @property
-    def socket(self) -> Path:
+    def control(self) -> Path:
         return self.root / "run/bird.ctl"
+
+    def bird_conf(self) -> str:
+        """What BIRD has been told."""
+        return (self.root / "run/bird.conf").read_text()
 
     def bird(self) -> int:
         """The pid of the BIRD that answers and has the agent's configuration."""
-        command = ["birdc", "-s", str(self.socket), "show protocols"]
+        command = ["birdc", "-s", str(self.control), "show protocols"]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         return int((self.root / "run/bird.pid").read_text()) if "fib4" in done.stdout else 0
 
@@ -97,17 +140,23 @@ def test_bird_outlives_the_agent(node: Confined) -> None:
     """It waits for the agent, then stays the same one, by the rights that its unit gives."""
     config = node.root / "node.yaml"
     config.write_text(yaml.safe_dump(node.config))
-    rights = setpriv("tortie-bird.service")
+    rights = confined("tortie-bird.service")
     with serving(node.name, config, node.root / "bird.log", *rights):
         node.start()
         pid = until("BIRD runs", node.bird)
-        node.attach("pod1")
-        assert node.metrics("pod1") == [1024], "the agent's rights are enough"
+        pool = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24", "blockSize": 26})
+        node.store.create(pool.key, pool.value)
+        ip("netns", "add", f"{node.name}-pod1")
+        node.namespaces.append(f"{node.name}-pod1")
+        assert node.call("ADD") == (0, ANY), "the agent's rights are enough"
+        assert node.metrics("pod1") == [1024]
+        until("BIRD has the block", lambda: "10.65.0." in node.bird_conf())
         for number in (signal.SIGKILL, signal.SIGTERM):
             assert node.stop(number) == (0 if number == signal.SIGTERM else -number)
             assert node.bird() == pid
             node.start()
         assert node.bird() == pid
+        assert node.call("DEL") == (0, ANY)
     assert node.bird() == 0
 
 
@@ -143,7 +192,7 @@ def test_a_bird_of_the_agents_is_left_alone(node: Confined) -> None:
     service = Service(node.name, node.root / "node.yaml", node.root / "bird.log")
     assert service.process.wait(DEADLINE) == 1
     (line,) = service.said("bird_failed")
-    assert f"`birdc -s {node.socket} graceful restart`" in str(line["reason"])
+    assert f"`birdc -s {node.control} graceful restart`" in str(line["reason"])
     assert node.bird() == pid
 
 
@@ -185,7 +234,7 @@ def test_the_peers_keep_the_routes_while_bird_is_replaced(lab: BirdLab) -> None:
     config = lab.workdir / "node.yaml"
     settings = {"nodename": "node0", "bird": {"mode": "external"}}
     config.write_text(yaml.safe_dump({**settings, "run_dir": str(lab.workdir / "run")}))
-    eventually(lambda: str(BLOCK) in ip(lab.tor, "route show"))
+    eventually(lambda: str(BLOCK) in ip_in(lab.tor, "route show"))
     with (
         Watch(lab.tor, BLOCK.network_address) as far,  # type: ignore[arg-type]  # the block is IPv4
         Watch(lab.nodes[0], BLOCK.network_address) as near,  # type: ignore[arg-type]  # as above
@@ -200,7 +249,7 @@ def test_the_peers_keep_the_routes_while_bird_is_replaced(lab: BirdLab) -> None:
             (line,) = service.said("bird_stopped")
             assert line["status"] == 0
         assert RTM_DELROUTE not in far.drain() + near.drain()
-        assert str(BLOCK) in ip(lab.tor, "route show")
+        assert str(BLOCK) in ip_in(lab.tor, "route show")
         service = Service(lab.nodes[0], config, lab.workdir / "last.log")
         eventually(lambda: lab.birds[0].alive() and lab.established())
         lab.birds[0].stop()  # an end in order is another thing
