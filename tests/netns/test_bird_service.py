@@ -98,8 +98,12 @@ class Confined(NodeProcess):
             "CNI_ARGS": "K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1",
         }
         conf = {
-            "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "tortie",
-            "nodename": NODE, "datastore_type": "sqlite", "sqlite_shared": True,
+            "cniVersion": "1.0.0",
+            "name": "k8s-pod-network",
+            "type": "tortie",
+            "nodename": NODE,
+            "datastore_type": "sqlite",
+            "sqlite_shared": True,
             "sqlite_path": str(self.root / "tortie.db"),
             "policy_setup_timeout_seconds": 90,
             "policy_setup_on_timeout": "fail",
@@ -115,6 +119,11 @@ class Confined(NodeProcess):
     @property
     def control(self) -> Path:
         return self.root / "run/bird.ctl"
+
+    def speaks_bgp(self) -> bool:
+        """Whether somebody listens at BGP's port."""
+        command = ["ss", "-N", self.name, "-Hltn", "sport = :179"]
+        return bool(subprocess.run(command, check=True, capture_output=True).stdout)
 
     def bird_conf(self) -> str:
         """What BIRD has been told."""
@@ -151,6 +160,9 @@ def test_bird_outlives_the_agent(node: Confined) -> None:
         assert node.call("ADD") == (0, ANY), "the agent's rights are enough"
         assert node.metrics("pod1") == [1024]
         until("BIRD has the block", lambda: "10.65.0." in node.bird_conf())
+        peer = resource_record(Kind.BGP_PEER, "tor", {"peerIP": "172.31.1.1", "asNumber": 65000})
+        node.store.create(peer.key, peer.value)
+        until("and so are BIRD's", node.speaks_bgp)
         for number in (signal.SIGKILL, signal.SIGTERM):
             assert node.stop(number) == (0 if number == signal.SIGTERM else -number)
             assert node.bird() == pid

@@ -107,6 +107,22 @@ def test_two_builds_of_a_version_are_two(node: Node) -> None:
     assert len(node.names()) == 2
 
 
+def test_it_is_on_the_disk_before_it_has_its_name(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut finds what a kill finds: files, then the version's name, then the link."""
+    bundle, seen = node.bundle("1.0"), []
+
+    def flushed(directory: Path) -> None:
+        there = directory if directory.name.startswith(".1.0") else directory / "versions"
+        seen.append((directory.name[:4], tree(there) == tree(bundle.source), node.home.current()))
+
+    monkeypatch.setattr(bundles, "flush_filesystem", flushed)
+    monkeypatch.setattr(bundles, "flush_directory", flushed)
+    node.home.put_in_use(bundle)
+    assert seen == [(".1.0", True, ""), ("vers", False, ""), ("opt", False, bundle.name)]
+
+
 @pytest.mark.parametrize(
     ("keep", "left"), [(1, ["1.2"]), (2, ["1.1", "1.2"]), (9, ["1.0", "1.1", "1.2"])]
 )
