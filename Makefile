@@ -2,9 +2,9 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients libvirt-l10n locales frr prometheus chromium
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients libvirt-l10n locales frr prometheus chromium systemd
 
-.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean manifests
+.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean manifests image-root
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST := build/guest/vmlinuz
@@ -44,6 +44,11 @@ $(SHIM): cni_plugin/shim.c | setup
 	$(CC) -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -Os -s -static -o $@.new $<
 	mv $@.new $@
 
+# What the image holds, and what an installation brings to a node (docs/hosts.md).
+image-root: setup shim
+	rm -rf build/image
+	./scripts/image_root.sh $(PY) build/image
+
 fmt: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
@@ -57,6 +62,7 @@ check: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --strict scripts/bundle.py
 	$(VENV)/bin/lint-imports
 
 # Where cnitool cannot be built the tests that need it fail, and nothing else does.

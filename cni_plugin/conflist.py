@@ -23,6 +23,7 @@ CONFLIST = "10-tortie.conflist"
 _READ = (".conf", ".conflist", ".json")
 _MARK = "_tortie"
 _TEXT = "written by `tortiectl node install`, which replaces and removes it"
+_TYPE = "tortie"
 _SAME_KEYS = (
     "nodename_file",
     "datastore_type",
@@ -38,13 +39,13 @@ _SAME_KEYS = (
 )
 
 
-def conflist(settings: Mapping[str, Any]) -> bytes:
-    """The shipped conflist with some keys of our plugin changed (None removes one).
+def conflist(settings: Mapping[str, Any], template: Path | None = None) -> bytes:
+    """The shipped conflist, or a template, with some keys of our plugin changed (None removes one).
 
-    Raises as `parse_conf`.
+    Raises as `parse_conf`, and `InvalidInput` for a template without our plugin, OSError.
     """
-    data = json.loads(resources.files("conf").joinpath(CONFLIST).read_text())
-    ours = data["plugins"][0]
+    data = _template(template) if template else json.loads(_shipped())
+    ours = next(one for one in data["plugins"] if one.get("type") == _TYPE)
     for key, value in settings.items():
         if value is None:
             ours.pop(key, None)
@@ -52,6 +53,26 @@ def conflist(settings: Mapping[str, Any]) -> bytes:
             ours[key] = value
     parse_conf(json.dumps({**ours, "name": data["name"], "cniVersion": "1.1.0"}).encode())
     return json.dumps({_MARK: _TEXT, **data}, indent=2).encode() + b"\n"
+
+
+def _shipped() -> str:
+    return resources.files("conf").joinpath(CONFLIST).read_text()
+
+
+def _template(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{path}: no such file: --conflist names one") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not JSON: {error}") from error
+    named = isinstance(data, dict) and isinstance(data.get("name"), str)
+    plugins = data.get("plugins") if named else None
+    if not isinstance(plugins, list) or not all(isinstance(one, dict) for one in plugins):
+        raise InvalidInput(f"{path} is no conflist: want `name` and a list `plugins` of objects")
+    if not any(one.get("type") == _TYPE for one in plugins):
+        raise InvalidInput(f"{path}: no plugin of type tortie among its `plugins`: add one")
+    return dict(data)
 
 
 def settings_of(access: Access) -> dict[str, Any]:

@@ -61,13 +61,13 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    _flush_directory(path.parent)
+    flush_directory(path.parent)
 
 
 def remove_file(path: Path) -> None:
     """Remove a file, durably; one that is gone is none. Raises OSError."""
     path.unlink(missing_ok=True)
-    _flush_directory(path.parent)
+    flush_directory(path.parent)
 
 
 def remove_unfinished(directory: Path) -> None:
@@ -80,7 +80,7 @@ def remove_unfinished(directory: Path) -> None:
 def move_file(path: Path, to: Path) -> None:
     """Rename a file within its directory, durably. Raises OSError."""
     path.rename(to)
-    _flush_directory(path.parent)
+    flush_directory(path.parent)
 
 
 def make_directory(directory: Path, option: str) -> None:
@@ -110,9 +110,23 @@ def only_writer(directories: Iterable[Path], *, wait: bool = True) -> Iterator[N
         yield
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
+    """Have the names in a directory on the disk. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_filesystem(directory: Path) -> None:
+    """Have everything of this directory's file system on the disk, and no other's, which may be a
+    server that is away. Raises OSError."""
+    import ctypes
+
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(directory))
     finally:
         os.close(descriptor)

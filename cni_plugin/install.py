@@ -1,7 +1,8 @@
 """Put the plugin where a container runtime finds it, and take it away again.
 
-Executables first, then the kubeconfig, the network's configuration last: at every moment, and
-after a crash at any, a runtime finds the network it had or ours whole. Other networks whose
+What executables fall back on first (`bundle.py`), then executables, kubeconfig, and the network's
+configuration last: at every moment, and after a crash at any, a runtime finds the network it had
+or ours whole. Other networks whose
 configuration would come first are refused, or set aside by `take_over` and put back by
 `uninstall`. Both may be repeated, and run at once; files of others are never changed.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cni_plugin import kubeconfig as kubeconfigs
+from cni_plugin.bundle import Bundle, Home
 from cni_plugin.conflist import CONFLIST, networks_ahead, our_conflists, require_name
 from cni_plugin.durable import (
     make_directory,
@@ -39,6 +41,15 @@ class Kubeconfig:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What the fallback runs with, where it goes, and how many versions may stand side by side."""
+
+    bundle: Bundle
+    home: Home
+    keep: int = 2
+
+
 def install(
     bin_dir: Path,
     conf_dir: Path,
@@ -46,18 +57,22 @@ def install(
     program: bytes,
     conflist: bytes,
     kubeconfig: Kubeconfig | None = None,
+    runtime: Runtime | None = None,
     conflist_name: str = CONFLIST,
     take_over: bool = False,
 ) -> None:
     """Write what a node needs; `program` becomes both executables.
 
     Raises `InvalidInput` before anything is written where another network would come first, a
-    directory cannot be written to, or a file is in the way; OSError from then on.
+    directory cannot be written to, or a file is in the way, and for a runtime that does not run;
+    OSError from then on.
     """
     require_name(conflist_name)
     programs = [bin_dir / name for name in EXECUTABLES]
     others = [kubeconfig.path] if kubeconfig else []
     _require_first(conf_dir, conflist_name, take_over)
+    if runtime is not None:
+        runtime.home.require_ours()
     for path in (*programs, *others):
         _require_ours(path, is_program if path in programs else kubeconfigs.is_ours)
     if (place := conf_dir / conflist_name).is_dir() and not place.is_symlink():
@@ -66,30 +81,45 @@ def install(
     make_directory(conf_dir, "--conf-dir")
     for path in others:
         make_directory(path.parent, "cni_kubeconfig")
-    with only_writer([bin_dir, conf_dir, *(path.parent for path in others)]):
+    homes = [runtime.home.directory] if runtime else []
+    for directory in homes:
+        make_directory(directory, "--prefix")
+    with only_writer([bin_dir, conf_dir, *(path.parent for path in others), *homes]):
         ahead = _require_first(conf_dir, conflist_name, take_over)
+        if runtime is not None:
+            runtime.home.put_in_use(runtime.bundle)
         for path in programs:
             replace_file(path, program, 0o755)
         if kubeconfig is not None:
             replace_file(kubeconfig.path, kubeconfig.content, 0o600)
-        if conflist_name in ahead:
-            _keep_copy(conf_dir / conflist_name)
-        replace_file(conf_dir / conflist_name, conflist, 0o600)
-        for name in ahead:
-            if name != conflist_name:
-                move_file(conf_dir / name, _aside(conf_dir / name))
-        for name in our_conflists(conf_dir):
-            if name != conflist_name:
-                remove_file(conf_dir / name)
+        _replace_network(conf_dir, conflist_name, conflist, ahead)
+        if runtime is not None:
+            runtime.home.prune(runtime.keep)
 
 
-def uninstall(bin_dir: Path, conf_dir: Path, kubeconfig: Path | None = None) -> list[str]:
+def _replace_network(conf_dir: Path, name: str, conflist: bytes, ahead: list[str]) -> None:
+    """Our network's file comes, then go the others' that would win, then our earlier ones."""
+    if name in ahead:
+        _keep_copy(conf_dir / name)
+    replace_file(conf_dir / name, conflist, 0o600)
+    for other in ahead:
+        if other != name:
+            move_file(conf_dir / other, _aside(conf_dir / other))
+    for earlier in our_conflists(conf_dir):
+        if earlier != name:
+            remove_file(conf_dir / earlier)
+
+
+def uninstall(
+    bin_dir: Path, conf_dir: Path, kubeconfig: Path | None = None, home: Home | None = None
+) -> list[str]:
     """Remove what `install` wrote, put back what it set aside; what was left alone, and why.
 
     The other networks come back before ours goes, and what ours needs goes last. Raises OSError.
     """
     left: list[str] = []
     wanted = [bin_dir, conf_dir, *([kubeconfig.parent] if kubeconfig else [])]
+    wanted += [home.directory] if home else []
     directories = [one for one in wanted if one.is_dir()]
     if not directories:  # and so no lock: what comes now is an installation's at work
         return left
@@ -102,7 +132,10 @@ def uninstall(bin_dir: Path, conf_dir: Path, kubeconfig: Path | None = None) -> 
         for name in EXECUTABLES:
             left += _remove(bin_dir / name, is_program)
         for directory in directories:
-            remove_unfinished(directory)
+            if home is None or directory != home.directory:
+                remove_unfinished(directory)
+        if home is not None and home.directory in directories:
+            left += home.remove_all()
     return left
 
 

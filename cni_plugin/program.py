@@ -40,14 +40,16 @@ def program(
     fallback: str = shim.FALLBACK,
     python: str = "/usr/bin/python3",
     root: Path = Path("/"),
+    interpreter: Path | None = None,
 ) -> bytes:
-    """The executable for a node whose file system is at `root`.
+    """The executable for a node whose file system is at `root`; `interpreter` is where its Python
+    can be found now, if that is yet to be brought there.
 
     Raises `InvalidInput` for unusable constants, `NotFound` for what it could not run with.
     """
     if front is Front.NATIVE or (front is Front.AUTO and _fits(NATIVE)):
         return native_executable(socket, fallback)
-    if not os.access(below(root, python), os.X_OK):
+    if not os.access(interpreter or below(root, python), os.X_OK):
         raise NotFound(f"{python} is not an executable Python: name one with --python")
     return executable(socket, fallback, python)
 

@@ -31,7 +31,8 @@ SCRAPE_SECONDS = 2.0
 """How long a scrape waits for BIRD."""
 
 
-def _bird(config: NodeConfig, *, deadline: float = 5.0) -> Bird:
+def bird_of(config: NodeConfig, *, deadline: float = 5.0) -> Bird:
+    """The node's BIRD, by its files."""
     run_dir = Path(config.run_dir)
     return Bird(
         run_dir / "bird.conf",
@@ -46,7 +47,7 @@ def bird_runner(config: NodeConfig, kernel: Kernel, log: Log) -> Callable[[BirdI
     """What sees that BIRD runs with an input; none where there is no BIRD."""
     if config.bird.mode == "off":
         return None
-    bird = _bird(config)
+    bird = bird_of(config)
     sweeper = Sweeper(kernel, Path(config.run_dir) / "bird-metrics.json")
     log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
 
@@ -72,7 +73,7 @@ def raises_source(
     """What asks BIRD for other nodes' routes; none where there is no BIRD."""
     if config.bird.mode == "off":
         return None
-    bird = _bird(config)
+    bird = bird_of(config)
 
     def ask(
         addresses: frozenset[IPAddress],
@@ -86,7 +87,7 @@ def bird_metrics(config: NodeConfig) -> tuple[Metric, ...]:
     """Whether BIRD answers, and its sessions; none where there is no BIRD."""
     if config.bird.mode == "off":
         return ()
-    bird = _bird(config, deadline=SCRAPE_SECONDS)
+    bird = bird_of(config, deadline=SCRAPE_SECONDS)
 
     def sessions() -> Mapping[tuple[str, ...], float]:
         found = Counter(one.fsm for one in bird.sessions() if one.kind == "BGP")

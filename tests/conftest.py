@@ -19,6 +19,7 @@ TOOLS = (
     "nsenter",
     "unshare",
     "setpriv",
+    "systemd-analyze",
     "qemu-system-x86_64",
     "libvirtd",
     "virsh",

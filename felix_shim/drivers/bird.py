@@ -125,6 +125,29 @@ class Bird:
         self._ask("down")
         self._await(lambda: not self.alive(), "did not end")
 
+    def configured(self) -> bool:
+        """Whether there is a configuration to run with."""
+        return self._config.exists()
+
+    def in_foreground(self) -> subprocess.Popen[bytes]:
+        """Start it as a child of this process, with the configuration that is there.
+
+        Raises `Unavailable`.
+        """
+        try:
+            return subprocess.Popen(
+                [self._binary, "-f", *self._recovery(), *self._places()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unavailable(f"cannot run {self._binary}: {error}") from error
+
+    def restart_gracefully(self) -> None:
+        """End BIRD in a way that its peers, as the kernel, keep its routes for the next one."""
+        self._ask("graceful restart")
+        self._pid.touch()  # the next one recovers
+
     def _from_peers(
         self, addresses: Collection[IPAddress], condition: str
     ) -> dict[IPAddress, set[str]]:
@@ -169,12 +192,16 @@ class Bird:
     def _start(self) -> None:
         for path in (self._socket, self._pid):
             path.parent.mkdir(parents=True, exist_ok=True)
-        recover = ["-R"] if self._pid.exists() else []
-        paths = ["-c", str(self._config), "-s", str(self._socket), "-P", str(self._pid)]
-        done = self._run(*recover, *paths)
+        done = self._run(*self._recovery(), *self._places())
         if done.returncode != 0:
             raise Unavailable(f"BIRD did not start: {first_line(Unavailable(done.stderr))}")
         self._await(self.alive, "did not open its control socket")
+
+    def _recovery(self) -> list[str]:
+        return ["-R"] if self._pid.exists() else []
+
+    def _places(self) -> list[str]:
+        return ["-c", str(self._config), "-s", str(self._socket), "-P", str(self._pid)]
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the binary; as a daemon it leaves as soon as its socket is open."""

@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fakes.bundles import make_bundle
 from tests.fakes.shim_node import SECONDS
 
 pytestmark = pytest.mark.root
 
 TORTIECTL = Path(sys.executable).with_name("tortiectl")
-PLACES = {"bin": "opt/cni/bin", "conf": "etc/cni/net.d", "kube": "etc/tortie"}
+PLACES = {
+    "bin": "opt/cni/bin",
+    "conf": "etc/cni/net.d",
+    "kube": "etc/tortie",
+    "prefix": "opt/tortie",
+}
 
 
 class Mounted:
@@ -33,9 +39,11 @@ class Mounted:
         }
         self.config.write_text(yaml.safe_dump(config))
 
-    def node(self, verb: str, *mounts: str, after: str = "") -> tuple[int, list[str], str]:
+    def node(
+        self, verb: str, *mounts: str, after: str = "", options: str = ""
+    ) -> tuple[int, list[str], str]:
         """Mount, run, look: exit status, the files that are there then, standard error."""
-        command = f"{TORTIECTL} node {verb} --root {self.host} -c {self.config}"
+        command = f"{TORTIECTL} node {verb} --root {self.host} -c {self.config} {options}"
         script = [*mounts, f"{command} && status=0 || status=1", f"find {self.host} -type f", after]
         done = subprocess.run(
             ["unshare", "--mount", "sh", "-ec", "\n".join(script) + "\nexit $status"],
@@ -51,8 +59,8 @@ class Mounted:
         path = self.host / PLACES[place]
         return [f"mount --bind {path} {path}", f"mount -o remount,bind,ro {path}"]
 
-    def small(self, place: str, size: str) -> list[str]:
-        return [f"mount -t tmpfs -o size={size} small {self.host / PLACES[place]}"]
+    def small(self, place: str, size: str, options: str = "") -> list[str]:
+        return [f"mount -t tmpfs -o size={size}{options} small {self.host / PLACES[place]}"]
 
 
 @pytest.fixture
@@ -105,6 +113,43 @@ def test_an_upgrade_on_a_full_disk_leaves_what_was(mounted: Mounted) -> None:
     assert message == f"Error: {bins}/tortie: No space left on device\n"
     assert "intact" in seen
     assert not [name for name in seen if name.endswith("tmp")]
+
+
+def test_a_bundle_and_a_disk_that_cannot_have_it(mounted: Mounted, tmp_path: Path) -> None:
+    """Too small, without room for more files, not to be executed from, read-only: no network."""
+    bundle = make_bundle(tmp_path / "bundle")
+    home = mounted.host / PLACES["prefix"]
+    for mounts, reason in (
+        (mounted.small("prefix", "12k"), "0 MiB free and 1.0-"),
+        (mounted.small("prefix", "1m", ",nr_inodes=5"), "No space left on device"),
+        (mounted.small("prefix", "1m", ",noexec"), "does not run here: [Errno 13] Permission den"),
+        (mounted.read_only("prefix"), f"cannot write to {home}: Read-only file system: name"),
+    ):
+        status, files, message = mounted.node("install", *mounts, options=f"--bundle {bundle}")
+        assert (status, message.count("\n")) == (1, 1)
+        assert reason in message
+        in_use = [name for name in files if not name.startswith(PLACES["prefix"])]
+        assert in_use == []
+        assert not [name for name in files if "tortie-tmp" in name]
+
+
+def test_an_upgrade_of_a_bundle_on_a_full_disk(mounted: Mounted, tmp_path: Path) -> None:
+    """The old version stays in use."""
+    bundles = [make_bundle(tmp_path / name, name) for name in ("1.0", "2.0")]
+    home = mounted.host / PLACES["prefix"]
+    command = f"{TORTIECTL} node install --root {mounted.host} -c {mounted.config} --bundle"
+    earlier = [f"{command} {bundles[0]}", f"dd if=/dev/zero of={home}/filler 2>&1 | true"]
+    status, seen, message = mounted.node(
+        "install",
+        *mounted.small("prefix", "64k"),
+        *earlier,
+        after=f"readlink {home}/bin; {home}/bin/tortie-cni",
+        options=f"--bundle {bundles[1]}",
+    )
+    assert status == 1
+    assert "make room, or name another --prefix" in message
+    assert any(line.startswith("versions/1.0-") for line in seen)
+    assert '{"supportedVersions": []}' in seen
 
 
 def test_uninstall_from_a_read_only_directory(mounted: Mounted) -> None:

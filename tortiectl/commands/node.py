@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from tortiectl.lazy import Entry, LazyGroup
 from tortiectl.options import examples, node_config_option, not_empty
 
 if TYPE_CHECKING:
-    from cni_plugin.install import Kubeconfig
+    from cni_plugin.install import Kubeconfig, Runtime
+    from cni_plugin.units import Units
     from libtortie.access import Access
 
 COMMANDS = {
@@ -55,6 +57,23 @@ _conf_dir = click.option(
     callback=not_empty,
     help="Where the runtime looks for networks.",
 )
+_prefix = click.option(
+    "--prefix",
+    default="/opt/tortie",
+    show_default=True,
+    metavar="DIR",
+    callback=not_empty,
+    help="Where versions of a bundle stand side by side.",
+)
+
+_unit_dir = click.option(
+    "--unit-dir",
+    default="/etc/systemd/system",
+    show_default=True,
+    metavar="DIR",
+    callback=not_empty,
+    help="Where systemd's units are.",
+)
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, name="node")
@@ -62,10 +81,34 @@ def node() -> None:
     """Look into this node, install the CNI plugin or remove it."""
 
 
-@click.command(epilog=examples("tortiectl node install", "tortiectl node install --takeover"))
+@click.command(
+    epilog=examples(
+        "tortiectl node install",
+        "tortiectl node install --root /host --bundle /opt/tortie/bundle",
+        "tortiectl node install --bundle ./bundle --systemd",
+    )
+)
 @_root
 @_bin_dir
 @_conf_dir
+@_prefix
+@_unit_dir
+@click.option("--systemd", is_flag=True, help="Write systemd's units, too; they are not enabled.")
+@click.option(
+    "--bundle",
+    "source",
+    default="",
+    metavar="DIR",
+    callback=not_empty,
+    help="Bring this bundle, interpreter and all, to the node for the fallback.",
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    help="Versions of a bundle that stay, the one in use among them.",
+)
 @click.option(
     "--conflist-name",
     default="10-tortie.conflist",
@@ -73,6 +116,14 @@ def node() -> None:
     metavar="NAME",
     callback=not_empty,
     help="A runtime takes the first file by name.",
+)
+@click.option(
+    "--conflist",
+    "template",
+    default="",
+    metavar="FILE",
+    callback=not_empty,
+    help="Conflist to install in place of the shipped one, with our plugin in it.",
 )
 @node_config_option
 @click.option(
@@ -95,15 +146,15 @@ def node() -> None:
     metavar="PATH",
     callback=not_empty,
     help="What to run while no agent listens.  [default: tortie-cni beside this program, with "
-    "--root /opt/tortie/bin/tortie-cni]",
+    "--root or --bundle bin/tortie-cni of --prefix]",
 )
 @click.option(
     "--python",
-    default="/usr/bin/python3",
-    show_default=True,
+    default="",
     metavar="PATH",
     callback=not_empty,
-    help="Interpreter of the Python executable.",
+    help="Interpreter of the Python executable.  [default: /usr/bin/python3, with --bundle "
+    "bin/python3 of --prefix]",
 )
 @click.option("--takeover", is_flag=True, help="Set aside networks that sort before ours.")
 def install(
@@ -111,7 +162,13 @@ def install(
     root: str,
     bin_dir: str,
     conf_dir: str,
+    prefix: str,
+    unit_dir: str,
+    systemd: bool,
+    source: str,
+    keep: int,
     conflist_name: str,
+    template: str,
     config: str,
     settings: tuple[str, ...],
     shim: str,
@@ -132,43 +189,60 @@ def install(
     access = _access(config)
     chosen = settings_of(access) if access else {}
     chosen |= dict(_setting(text) for text in settings)
-    network = conflist(chosen)
+    network = conflist(chosen, Path(template) if template else None)
+    runtime = _runtime(root, prefix, source, keep)
+    there = runtime and not python
+    units = _units(root, unit_dir, prefix, source) if systemd else None
+    if units:
+        units.check()
     installing.install(
         _below(root, bin_dir),
         _below(root, conf_dir),
         program=program(
             Front(shim),
             socket=chosen.get("agent_socket") or SOCKET,
-            fallback=fallback or _fallback(root),
-            python=python,
+            fallback=fallback or _fallback(root, prefix, source),
+            python=python or (f"{prefix}/bin/python3" if source else "/usr/bin/python3"),
             root=Path(root),
+            interpreter=Path(source, "bin/python3") if there else None,
         ),
         conflist=network,
         kubeconfig=_kubeconfig(root, access),
+        runtime=runtime,
         conflist_name=conflist_name,
         take_over=takeover,
     )
+    if units:
+        units.write()
 
 
 @click.command(epilog=examples("tortiectl node uninstall"))
 @_root
 @_bin_dir
 @_conf_dir
+@_prefix
+@_unit_dir
 @node_config_option
-def uninstall(*, root: str, bin_dir: str, conf_dir: str, config: str) -> None:
+def uninstall(
+    *, root: str, bin_dir: str, conf_dir: str, prefix: str, unit_dir: str, config: str
+) -> None:
     """Remove what `install` wrote and put back what it set aside; may be repeated.
 
     Stop the agent first: it would write the plugin's kubeconfig again. Pods that are attached
     keep their network until they end.
     """
     from cni_plugin import install as installing
+    from cni_plugin.bundle import Home
+    from cni_plugin.units import Units
 
     access = _access(config)
     kept = access.cni_kubeconfig if access else ""
-    left = installing.uninstall(
+    left = Units(_below(root, unit_dir)).remove()
+    left += installing.uninstall(
         _below(root, bin_dir),
         _below(root, conf_dir),
         _below(root, kept, follow=False) if kept else None,
+        Home(_below(root, prefix)),
     )
     for line in left:
         click.echo(line, err=True)
@@ -215,11 +289,31 @@ def _setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _fallback(root: str) -> str:
+def _runtime(root: str, prefix: str, source: str, keep: int) -> Runtime | None:
+    """The bundle and its place on the node, if one is to be brought. Raises `InvalidInput`."""
+    if not source:
+        return None
+    from cni_plugin.bundle import Home, read_bundle
+    from cni_plugin.install import Runtime
+
+    return Runtime(read_bundle(Path(source), os.uname().machine), Home(_below(root, prefix)), keep)
+
+
+def _units(root: str, unit_dir: str, prefix: str, source: str) -> Units:
+    """The units, for the programs of the bundle or, without one, those beside this one."""
+    from cni_plugin.units import Units
+
+    beside = Path(sys.executable).with_name("tortie-node").parent
+    if not source and not (beside / "tortie-node").exists():
+        raise InvalidInput(f"no tortie-node in {beside}: name a bundle with --bundle")
+    return Units(_below(root, unit_dir), f"{prefix}/bin" if source else str(beside))
+
+
+def _fallback(root: str, prefix: str, source: str) -> str:
     """The fallback of this installation, or where a node that is not ours may have one."""
     from cni_plugin import shim
 
-    if Path(root) != Path("/"):
-        return shim.FALLBACK
+    if source or Path(root) != Path("/"):
+        return f"{prefix}/bin/tortie-cni"
     beside = Path(sys.executable).with_name("tortie-cni")
     return str(beside) if beside.exists() else shutil.which("tortie-cni") or shim.FALLBACK

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cni_plugin.conflist import CONFLIST, conflist
 from cni_plugin.install import EXECUTABLES, SET_ASIDE, Kubeconfig, install, uninstall
 from cni_plugin.program import executable
+from tests.fakes import killed_steps
 
 STEPS = ("open", "fchmod", "fsync", "rename", "unlink", "link", "mkdir")
 """All that `install` changes the world with, apart from the bytes of a temporary file."""
@@ -28,33 +27,9 @@ THEIRS = {
 }
 
 
-class KilledError(BaseException):
-    """What a killed process does not see."""
-
-
-@contextmanager
-def killed_before(step: int) -> Iterator[list[str]]:
-    """Nothing from this step (from 1; 0: none) on has an effect, not even what cleans up."""
-    taken: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name in STEPS:
-            patch.setattr(os, name, _counted(name, getattr(os, name), taken, step))
-        with suppress(KilledError):
-            yield taken
-
-
-def _counted(
-    name: str, original: Callable[..., Any], taken: list[str], step: int
-) -> Callable[..., Any]:
-    def counted(*args: Any, **options: Any) -> Any:
-        taken.append(name)
-        if 0 < step <= len(taken):
-            raise KilledError
-        if name == "fsync":  # a disk's time would be most of the test's
-            return None
-        return original(*args, **options)
-
-    return counted
+def killed_before(step: int) -> AbstractContextManager[list[str]]:
+    """Nothing from this step on has an effect: see there."""
+    return killed_steps.killed_before(step, STEPS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,101 @@
+"""`tortie-bird`: BIRD under a supervisor of its own, so that no agent's end takes it along.
+
+For `bird.mode: external`. It waits for the configuration that the agent writes, runs BIRD in the
+foreground and ends with it. Told to stop (SIGTERM, SIGINT) it lets BIRD end by a graceful restart:
+peers and kernel keep the routes until the next one is there, which says so to its peers. It never
+starts a second BIRD on one control socket, and never writes a configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from felix_shim.bird_daemon import bird_of
+from felix_shim.cni_server import take_lock
+from felix_shim.config import NodeConfig, load_config
+from felix_shim.drivers.bird import Bird
+from libtortie.errors import InvalidInput, TortieError, first_line
+from libtortie.jsonlog import JsonLog, open_log
+from libtortie.signals import set_on
+from libtortie.wording import NODE_FILE
+
+LOOK_SECONDS = 0.2
+"""Between two looks for a configuration."""
+STOP_SECONDS = 10.0
+"""For BIRD to end once it was told to; then it is ended."""
+
+
+@click.command(name="tortie-bird")
+@click.option("--config", "path", default="", help=f"The agent's (default {NODE_FILE}).")
+def main(path: str) -> None:
+    """Run BIRD for this node's agent, which has `bird.mode: external`."""
+    try:
+        config = load_config(path or NODE_FILE, required=bool(path), environ=os.environ)
+        if config.bird.mode != "external":
+            raise InvalidInput(
+                f"bird.mode is {config.bird.mode}: the agent looks after BIRD itself; "
+                "say external, or do without tortie-bird"
+            )
+        log = open_log("", config.log_level, config.node, config.log_limits)
+    except InvalidInput as error:
+        raise click.ClickException(str(error)) from error
+    over = threading.Event()
+    set_on(over, signal.SIGTERM, signal.SIGINT)
+    sys.exit(run(config, log, over))
+
+
+def run(config: NodeConfig, log: JsonLog, over: threading.Event) -> int:
+    """The process's life, until BIRD ends or `over` is set; its exit status."""
+    bird, run_dir = bird_of(config), Path(config.run_dir)
+    try:
+        with take_lock(run_dir / "bird.lock"):
+            if bird.alive():
+                raise InvalidInput(
+                    f"a BIRD answers on {config.bird_socket} already: end it with "
+                    f"`birdc -s {config.bird_socket} graceful restart`"
+                )
+            while not bird.configured():
+                if over.wait(LOOK_SECONDS):
+                    return 0
+            return _supervise(bird, log, over)
+    except (TortieError, OSError) as error:
+        log.error("bird_failed", reason=first_line(error))
+        return 1
+
+
+def _supervise(bird: Bird, log: JsonLog, over: threading.Event) -> int:
+    process = bird.in_foreground()
+    log.info("bird_started", pid=process.pid)
+    ended = threading.Event()
+    threading.Thread(target=_await, args=(process, ended, over), daemon=True).start()
+    over.wait()
+    if ended.is_set():
+        log.error("bird_ended", status=process.returncode)
+        return 1
+    try:
+        bird.restart_gracefully()
+    except TortieError as error:  # one that is just starting, or hangs
+        log.warning("bird_not_told", reason=first_line(error))
+    if not ended.wait(STOP_SECONDS):
+        log.warning("bird_killed", pid=process.pid)
+        process.kill()
+        ended.wait()
+    log.info("bird_stopped", status=process.returncode)
+    return 0
+
+
+def _await(process: subprocess.Popen[bytes], ended: threading.Event, over: threading.Event) -> None:
+    process.wait()
+    ended.set()
+    over.set()
+
+
+if __name__ == "__main__":
+    main()
