@@ -1,0 +1,139 @@
+"""Who may make a pod a VM's: each shipped policy, by a real engine, on the same requests.
+
+ValidatingAdmissionPolicy and Kyverno's CEL by the API server's own compiler (`make admission`;
+Kyverno hands its expressions to the same code), Gatekeeper's Rego by rego-cpp. OPA itself is asked
+by `make test-peer`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from regopy import Interpreter
+
+from tests.fakes import admission_requests as asked
+from tests.fakes.admission_engine import Engine
+
+POLICIES = Path(__file__).resolve().parents[2] / "conf" / "admission"
+FORMS = ("validating-admission-policy", "kyverno", "gatekeeper")
+ELSEWHERE = "system:serviceaccount:openshift-cnv:kubevirt-controller"
+JSON = dict[str, Any]
+Judge = Callable[[str, JSON], list[str]]
+
+
+@pytest.fixture(scope="module")
+def cel() -> Iterator[Engine]:
+    with Engine("vapcel", "admission") as engine:
+        yield engine
+
+
+@pytest.fixture
+def judge(cel: Engine) -> Judge:
+    """Messages of the denials that a form of the policy, given as text, has for a request."""
+
+    def by(text: str, request: JSON) -> list[str]:
+        first, *others = list(yaml.safe_load_all(text))
+        match first["kind"]:
+            case "ValidatingAdmissionPolicy":
+                return cel.ask(policy=first, request=request)
+            case "ClusterPolicy":
+                return cel.ask(policy=of_kyverno(first), request=request)
+            case "ConstraintTemplate":
+                return rego(first, others[0], request)
+        raise AssertionError(first["kind"])
+
+    return by
+
+
+def of_kyverno(policy: JSON) -> JSON:
+    """What Kyverno makes of its rule for the CEL code that both have."""
+    (rule,) = policy["spec"]["rules"]
+    (match,) = rule["match"]["any"]
+    resources = [
+        kind.replace("Pod", "pods", 1).replace("Binding", "bindings")
+        for kind in match["resources"]["kinds"]
+    ]
+    about = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": match["resources"]["operations"],
+        "resources": resources,
+    }
+    cel = rule["validate"]["cel"]
+    spec = {
+        "matchConstraints": {"resourceRules": [about]},
+        "variables": cel["variables"],
+        "validations": cel["expressions"],
+    }
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "spec": spec}
+
+
+def rego(template: JSON, constraint: JSON, request: JSON) -> list[str]:
+    """The violations of a constraint, where it is about the request's kind."""
+    kinds = {kind for one in constraint["spec"]["match"]["kinds"] for kind in one["kinds"]}
+    if request["kind"]["kind"] not in kinds:
+        return []
+    (target,) = template["spec"]["targets"]
+    engine = Interpreter()
+    engine.add_module("template", target["rego"])
+    engine.set_input({"parameters": constraint["spec"]["parameters"], "review": request})
+    (found,) = engine.query(f"data.{template['metadata']['name']}.violation").results
+    return [str(json.loads(one)["msg"]) for one in found.expressions[0]]  # a set: its keys
+
+
+def text_of(form: str) -> str:
+    return (POLICIES / f"{form}.yaml").read_text()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", list(asked.allowed()), ids=lambda case: case.name)
+def test_it_lets_through(judge: Judge, form: str, case: asked.Case) -> None:
+    assert judge(text_of(form), case.request) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", list(asked.forged()), ids=lambda case: case.name)
+def test_it_forbids_and_says_what(judge: Judge, form: str, case: asked.Case) -> None:
+    said = judge(text_of(form), case.request)
+    assert any(case.denied in one and one.startswith(f"only {asked.CONTROLLER} ") for one in said)
+
+
+@pytest.mark.parametrize("form", ["validating-admission-policy", "gatekeeper"])
+def test_the_older_way_to_bind_is_no_way_around(judge: Judge, form: str) -> None:
+    case = asked.legacy_binding()
+    assert [one for one in judge(text_of(form), case.request) if case.denied in one]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_controllers_account_is_one_edit(judge: Judge, form: str) -> None:
+    """The edit that docs/admission.md has."""
+    edit = "s/kubevirt:kubevirt-controller/openshift-cnv:kubevirt-controller/"
+    done = subprocess.run(
+        ["sed", edit, str(POLICIES / f"{form}.yaml")], capture_output=True, text=True, check=True
+    )
+    assert judge(done.stdout, asked.request(ELSEWHERE, asked.target())) == []
+    assert judge(done.stdout, asked.request(asked.CONTROLLER, asked.target()))
+
+
+def test_an_audit_does_not_judge_what_is_there(judge: Judge) -> None:
+    """Gatekeeper's audit asks about every pod, with no operation and no user."""
+    review = asked.request("", asked.target()) | {"operation": "", "userInfo": {}}
+    assert judge(text_of("gatekeeper"), review) == []
+
+
+def test_a_crowd_too_large_to_judge_is_forbidden(judge: Judge) -> None:
+    """CEL has a budget: what exceeds it fails, and failurePolicy Fail forbids it."""
+    crowd = [asked.reference(name=f"vm{n}", uid=str(n)) for n in range(3000)]
+    mine = [asked.reference(name=f"vm{n}", uid=str(n), controller=False) for n in range(3000)]
+    request = asked.request(asked.FORGER, asked.pod(*crowd), asked.pod(*mine))
+    assert judge(text_of("validating-admission-policy"), request)
+    (policy, binding) = yaml.safe_load_all(text_of("validating-admission-policy"))
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert binding["spec"]["validationActions"] == ["Deny"]
