@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lab.apiserver.calico_schemas import IP_POOL, IPAM_CONFIGURATION
@@ -20,6 +20,10 @@ KUBEVIRT = "kubevirt.io"
 RBAC = "rbac.authorization.k8s.io"
 AUTHORIZATION = "authorization.k8s.io"
 ALL = ("all",)
+_ESTABLISHED = tuple(
+    {"type": one, "status": "True", "reason": "Kept"} for one in ("NamesAccepted", "Established")
+)
+"""Of every CustomResourceDefinition; `definitions` says what one means."""
 _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     CALICO_V3: {"IPPool": IP_POOL, "IPAMConfiguration": IPAM_CONFIGURATION, **IPAM_V3},
     CALICO_V1: IPAM_V1,
@@ -182,6 +186,17 @@ KINDS: tuple[Kind, ...] = (
     _workload("statefulsets", "StatefulSet", "sts"),
     _workload("daemonsets", "DaemonSet", "ds"),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", builtin=True),
+    Kind(
+        "apiextensions.k8s.io",
+        "v1",
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        namespaced=False,
+        builtin=True,
+        status=True,
+        on_create=(("conditions", _ESTABLISHED),),
+        short_names=("crd", "crds"),
+    ),
     Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", builtin=True),
     Kind(
         "networking.k8s.io",
@@ -221,10 +236,12 @@ KINDS: tuple[Kind, ...] = (
 
 @dataclass(slots=True)
 class Catalogue:
-    """The kinds served now. Groups can be withdrawn and offered again, as CRDs are installed."""
+    """The kinds served now. Groups can be withdrawn and offered again, as CRDs are installed; a
+    kind of one that is withdrawn is served all the same in the versions that are defined."""
 
     kinds: tuple[Kind, ...] = KINDS
     _hidden: set[str] = field(default_factory=set)
+    _defined: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hide(self, *groups: str) -> None:
@@ -237,10 +254,28 @@ class Catalogue:
         with self._lock:
             self._hidden.difference_update(groups)
 
-    def served(self) -> tuple[Kind, ...]:
-        """Kinds of every group that is not hidden."""
+    def withholds(self, group: str) -> bool:
+        """Whether a group is hidden, so that its kinds are served by definition only."""
         with self._lock:
-            return tuple(kind for kind in self.kinds if kind.group not in self._hidden)
+            return group in self._hidden
+
+    def define(self, group: str, plural: str, versions: tuple[str, ...]) -> None:
+        """Versions in which a kind is served while its group is hidden; none: not at all."""
+        with self._lock:
+            self._defined[group, plural] = versions
+
+    def served(self) -> tuple[Kind, ...]:
+        """Kinds of every group that is not hidden, and those defined."""
+        with self._lock:
+            return tuple(
+                replace(kind, version=version)
+                for kind in self.kinds
+                for version in (
+                    self._defined.get((kind.group, kind.plural), ())
+                    if kind.group in self._hidden
+                    else (kind.version,)
+                )
+            )
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """One served kind by its place in a URL."""
