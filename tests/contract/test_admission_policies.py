@@ -8,6 +8,7 @@ by `make test-peer`.
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,11 @@ import pytest
 import yaml
 from regopy import Interpreter
 
+from lab.apiserver.errors import ApiError
+from lab.apiserver.server import ApiServer
 from tests.fakes import admission_requests as asked
 from tests.fakes.admission_engine import Engine
+from tests.fakes.kubectl import Kubectl
 
 POLICIES = Path(__file__).resolve().parents[2] / "conf" / "admission"
 FORMS = ("validating-admission-policy", "kyverno", "gatekeeper")
@@ -125,6 +129,32 @@ def test_an_audit_does_not_judge_what_is_there(judge: Judge) -> None:
     """Gatekeeper's audit asks about every pod, with no operation and no user."""
     review = asked.request("", asked.target()) | {"operation": "", "userInfo": {}}
     assert judge(text_of("gatekeeper"), review) == []
+
+
+def test_the_manuals_commands_are_refused(
+    judge: Judge, server: ApiServer, kubectl: Kubectl
+) -> None:
+    """docs/admission.md, "Test": by kubectl, on a server that asks the policy."""
+
+    def policy(verb: str, resource: str, body: JSON, old: JSON | None) -> JSON:
+        if resource == "pods":
+            whole = {"apiVersion": "v1", "kind": "Pod", **body}
+            said = judge(text_of(FORMS[0]), asked.request("kubernetes-admin", whole, old))
+            if said:
+                raise ApiError(403, "Forbidden", f"denied request: {said[0]}")
+        return body
+
+    server.api.hooks.append(policy)
+    manual = (POLICIES.parents[1] / "docs" / "admission.md").read_text()
+    text = manual.partition("## Test")[2].split("```")[1]
+    words = shlex.split(text)
+    starts = [place for place, word in enumerate(words) if word == "kubectl"]
+    commands = [words[a + 1 : b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    refused = [line for line in manual.split("\n") if line.startswith("... denied request: ")]
+    assert len(commands) == len(refused) == 2
+    for command, line in zip(commands, refused, strict=True):
+        assert line.removeprefix("... ") in kubectl.refused(*command)
+    assert "created" in kubectl("run", "plain", "--image=none", "--dry-run=server")
 
 
 def test_a_crowd_too_large_to_judge_is_forbidden(judge: Judge) -> None:
