@@ -149,3 +149,26 @@ def test_a_restart_and_a_del_while_the_kinds_are_away_keep_the_vms_address(
     assert node.call("DEL", SOURCE, "c1").code == 11, "once, since the VM may be deleted just now"
     node.done("DEL", SOURCE, "c1")
     assert node.owners()[address] == (HANDLE, "", "")
+
+
+def test_a_vm_whose_kind_was_deleted_keeps_its_network_until_its_pod_goes(
+    node: CalledNode,
+) -> None:
+    """KubeVirt is uninstalled: the API says that the VM is gone, while its pod still runs."""
+    node.server.api.catalogue.hide(GROUP)
+    define(node, "v1")
+    node.world.put_vm()
+    node.world.put_launcher(SOURCE)
+    node.start()
+    address = node.done("ADD", SOURCE, "c1").address
+    until("its route", lambda: node.metrics(SOURCE) == [1024])
+    api = node.server.api
+    kind = api.kind("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+    for plural in PLURALS:
+        api.delete(kind, "", f"{plural}.{GROUP}")
+    until("the agent knows", lambda: lost(node) >= len(FOLLOWED))
+    assert node.metrics(SOURCE) == [1024]
+    assert node.owners()[address] == (HANDLE, SOURCE, "")
+    define(node, "v1")
+    node.done("DEL", SOURCE, "c1")
+    assert node.owners() == {}

@@ -9,6 +9,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -99,7 +100,9 @@ func attributes(request admissionv1.AdmissionRequest) (*admission.VersionedAttri
 func judge(line []byte) (answer, error) {
 	said := answer{Denied: []string{}}
 	var asked question
-	if err := json.Unmarshal(line, &asked); err != nil {
+	strict := json.NewDecoder(bytes.NewReader(line))
+	strict.DisallowUnknownFields() // a server drops them, and with them what they were to forbid
+	if err := strict.Decode(&asked); err != nil {
 		return said, err
 	}
 	policy, request := asked.Policy, asked.Request
