@@ -64,14 +64,18 @@ def test_an_owner_is_not_gone_because_its_kind_is(world: CniWorld) -> None:
         identifier.owner_gone(OWNER)
 
 
-def test_a_target_waits_for_the_kind_of_its_migration(world: CniWorld) -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["by name", "by UID"])
+def test_a_target_waits_for_the_kind_of_its_migration(world: CniWorld, named: bool) -> None:
     """CRDs are created one after the other: instances may be served before migrations are."""
     started_vm(world)
     world.put_migration("m1")
-    world.put_launcher("virt-launcher-db-b", migration="m1")
+    if named:
+        world.put_launcher("virt-launcher-db-b", migration="m1")
+    else:
+        world.put_launcher("virt-launcher-db-b", labels={"kubevirt.io/migrationJobUID": "vmim-m1"})
     plural = "virtualmachineinstancemigrations"
     other = world.node("node2")
-    world.kube.fail(NotServed("HTTP 404: page not found"), plural=plural, times=2)
+    world.kube.fail(NotServed("HTTP 404: page not found"), plural=plural, times=1)
     with pytest.raises(Unavailable, match=r"VirtualMachineInstanceMigration of .*page not found"):
         other.add("virt-launcher-db-b", "c2")
     world.kube.heal()
