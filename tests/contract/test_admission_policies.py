@@ -7,10 +7,11 @@ by `make test-peer`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,7 @@ def of_kyverno(policy: JSON) -> JSON:
     """What Kyverno makes of its rule for the CEL code that both have."""
     (rule,) = policy["spec"]["rules"]
     (match,) = rule["match"]["any"]
-    resources = [
-        kind.replace("Pod", "pods", 1).replace("Binding", "bindings")
-        for kind in match["resources"]["kinds"]
-    ]
+    resources = [kind.replace("Pod", "pods", 1) for kind in match["resources"]["kinds"]]
     about = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
@@ -97,14 +95,19 @@ def text_of(form: str) -> str:
     return (POLICIES / f"{form}.yaml").read_text()
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("case", list(asked.allowed()), ids=lambda case: case.name)
+def of_each(cases: Iterable[asked.Case]) -> Iterator[Any]:
+    """Each form with each case that it hears of: Kyverno knows a pod's binding by no kind of it."""
+    for case, form in itertools.product(cases, FORMS):
+        if form != "kyverno" or case.request["kind"]["kind"] == "Pod":
+            yield pytest.param(form, case, id=f"{form}: {case.name}")
+
+
+@pytest.mark.parametrize(("form", "case"), list(of_each(asked.allowed())))
 def test_it_lets_through(judge: Judge, form: str, case: asked.Case) -> None:
     assert judge(text_of(form), case.request) == []
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("case", list(asked.forged()), ids=lambda case: case.name)
+@pytest.mark.parametrize(("form", "case"), list(of_each(asked.forged())))
 def test_it_forbids_and_says_what(judge: Judge, form: str, case: asked.Case) -> None:
     said = judge(text_of(form), case.request)
     assert any(case.denied in one and one.startswith(f"only {asked.CONTROLLER} ") for one in said)
