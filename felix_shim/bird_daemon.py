@@ -116,7 +116,7 @@ def export_watch(
     """What sees when BIRD has a raised route; none where there is no BIRD."""
     if config.bird.mode == "off":
         return None
-    return ExportWatch(_bird(config, deadline=SCRAPE_SECONDS).raised_here, told)
+    return ExportWatch(bird_of(config, deadline=SCRAPE_SECONDS).raised_here, told)
 
 
 @dataclass(frozen=True, slots=True)

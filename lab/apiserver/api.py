@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lab.apiserver import deletion, errors, lifecycle
+from lab.apiserver.definitions import Definitions
 from lab.apiserver.errors import ApiError
 from lab.apiserver.kind import Kind
 from lab.apiserver.kinds import Catalogue
@@ -55,7 +56,7 @@ class Api:
     ) -> None:
         self.store = store or Store()
         self.catalogue = catalogue or Catalogue()
-        self.hooks: list[Hook] = []
+        self.hooks: list[Hook] = [Definitions(self.catalogue, self.store)]
         self._source = source or real_source()
         self._namespaces_must_exist = namespaces_must_exist
         self._pages = Pages()

@@ -230,14 +230,13 @@ class Handler(BaseHTTPRequestHandler):
             query.get("fieldSelector", ""),
         )
         options = _watch_options(query, server.watch_timeout, server.bookmark_interval)
-        cut = server.cuts
-        events = watch(
-            server.api.store,
-            target.kind,
-            test,
-            options,
-            lambda: server.stopping.is_set() or server.cuts is not cut,
-        )
+        cut, kind = server.cuts, target.kind
+
+        def ended() -> bool:
+            served = server.api.catalogue.find(kind.group, kind.version, kind.plural)
+            return server.stopping.is_set() or server.cuts is not cut or served is None
+
+        events = watch(server.api.store, kind, test, options, ended)
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lab.apiserver import crds
@@ -22,7 +22,7 @@ ALL = ("all",)
 _ESTABLISHED = tuple(
     {"type": one, "status": "True", "reason": "Kept"} for one in ("NamesAccepted", "Established")
 )
-"""Of every CustomResourceDefinition: they are kept and mean nothing, their kinds are served."""
+"""Of every CustomResourceDefinition; `definitions` says what one means."""
 
 
 def _core(plural: str, kind: str, **options: Any) -> Kind:
@@ -191,10 +191,12 @@ KINDS: tuple[Kind, ...] = (
 
 @dataclass(slots=True)
 class Catalogue:
-    """The kinds served now. Groups can be withdrawn and offered again, as CRDs are installed."""
+    """The kinds served now. Groups can be withdrawn and offered again, as CRDs are installed; a
+    kind of one that is withdrawn is served all the same in the versions that are defined."""
 
     kinds: tuple[Kind, ...] = KINDS
     _hidden: set[str] = field(default_factory=set)
+    _defined: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hide(self, *groups: str) -> None:
@@ -207,10 +209,28 @@ class Catalogue:
         with self._lock:
             self._hidden.difference_update(groups)
 
-    def served(self) -> tuple[Kind, ...]:
-        """Kinds of every group that is not hidden."""
+    def withholds(self, group: str) -> bool:
+        """Whether a group is hidden, so that its kinds are served by definition only."""
         with self._lock:
-            return tuple(kind for kind in self.kinds if kind.group not in self._hidden)
+            return group in self._hidden
+
+    def define(self, group: str, plural: str, versions: tuple[str, ...]) -> None:
+        """Versions in which a kind is served while its group is hidden; none: not at all."""
+        with self._lock:
+            self._defined[group, plural] = versions
+
+    def served(self) -> tuple[Kind, ...]:
+        """Kinds of every group that is not hidden, and those defined."""
+        with self._lock:
+            return tuple(
+                replace(kind, version=version)
+                for kind in self.kinds
+                for version in (
+                    self._defined.get((kind.group, kind.plural), ())
+                    if kind.group in self._hidden
+                    else (kind.version,)
+                )
+            )
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """One served kind by its place in a URL."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ipam.client import AddressRequest
 from lab.apiserver.server import ApiServer
 from libtortie.datastore.crd_names import Group
 from libtortie.datastore.etcd import EtcdDatastore
@@ -22,6 +23,7 @@ from libtortie.datastore.etcd_config import EtcdConfig
 from libtortie.history import history
 from libtortie.model.history import What
 from tests.fakes.gc_site import DEADLINE, Site, furnish, leaked, site_in
+from tests.fakes.ipam_world import vm_pod
 from tests.fakes.kubernetes_store import kubernetes_api, stores_of
 from tests.fakes.node_process import until
 
@@ -295,3 +297,21 @@ def test_on_the_kubernetes_datastore(tmp_path: Path, group: Group) -> None:
             site.town.world.audit()
         finally:
             site.close()
+
+
+def test_a_daemon_that_was_there_before_kubevirt_frees_a_vms_address_only_when_the_api_knows_vms(
+    site: Site, server: ApiServer
+) -> None:
+    """No kind is no word about anybody; once it is served, a VM that is not there is gone."""
+    handle = "k8s-pod-network.vmi.shop.db"
+    client = site.town.world.client()
+    client.claim_vm(handle, vm_pod("launcher"), AddressRequest())
+    client.disown_vm(handle, vm_pod("launcher"), vm_deleting=False)
+    server.api.catalogue.hide("kubevirt.io")
+    site.start("--grace", "100ms", "--period", "50ms", out=subprocess.DEVNULL)
+    until("it collects", lambda: not leaked(site), seconds=DEADLINE)
+    kept, _ = site(*ONCE, "--dry-run")
+    assert any("the kind is not served" in line and "virtualmachines" in line for line in kept)
+    assert client.by_handle(handle)
+    server.api.catalogue.offer("kubevirt.io")
+    until("the VM is known to be gone", lambda: not client.by_handle(handle), seconds=DEADLINE)
