@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controllers.election import LONGEST, Timing
-from libtortie.errors import InvalidInput, Unauthorized
+from libtortie.errors import InvalidInput, Unauthorized, Unavailable
 from libtortie.kube.leases import Lease
 from tests.fakes.electorate import NAME, NAMESPACE, Electorate, away
 
@@ -233,6 +233,19 @@ def test_a_lease_that_was_taken_by_hand_is_lost_at_the_next_renewal(
     else:
         assert one.election.reign != reign, "a new term"
         assert site.lease().spec.lease_transitions == 1
+
+
+def test_a_lease_that_comes_back_is_ours_after_a_write_only(site: Electorate) -> None:
+    one = site.candidate("a")
+    one.attempt()
+    site.edit(holderIdentity="b")
+    one.attempt()
+    site.edit(holderIdentity="a")
+    site.kube.fail(Unavailable("late"), verb="update")
+    one.attempt()
+    assert site.leaders == []
+    one.attempt()
+    assert site.leaders == ["a"]
 
 
 def test_a_lease_that_was_deleted_by_hand(site: Electorate) -> None:

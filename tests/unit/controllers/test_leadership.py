@@ -65,6 +65,23 @@ def test_a_term_lasts_until_it_is_told_to_stop_and_then_the_lease_is_given_up() 
     assert site.leaders == []
 
 
+def test_the_lease_is_renewed_while_the_work_ends() -> None:
+    site = Electorate(QUICK)
+    stop = threading.Event()
+
+    def renewals() -> int:
+        return site.kube.calls.count(("update", "leases"))
+
+    def slow(term: Term) -> bool:
+        stop.set()
+        term.wait()
+        before = renewals()
+        until("a renewal", lambda: renewals() > before)
+        return True
+
+    assert work_in_terms(site.candidate("a"), stop, slow)
+
+
 def test_a_lost_lease_ends_a_term_and_another_one_follows() -> None:
     site = Electorate(QUICK)
     office = Office(site, site.candidate("a"))
@@ -121,12 +138,11 @@ def test_a_bug_in_the_election_is_told_by_the_caller() -> None:
     office = Office(site, site.candidate("a"))
 
     def broken(_: str) -> None:
+        site.before = lambda verb: None
         raise ZeroDivisionError
 
     until("a term", lambda: office.terms)
     site.before = broken
-    until("its end", lambda: office.led_at_the_end)
-    site.before = lambda verb: None
     office.thread.join()
     assert [type(error) for error in office.failures] == [ZeroDivisionError]
 
