@@ -42,7 +42,7 @@ def test_what_is_not_all_known_changes_no_bird_that_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, alive: bool, complete: bool, told: int
 ) -> None:
     bird = FakeBird(alive=alive)
-    monkeypatch.setattr(bird_daemon, "_bird", lambda _, **__: bird)
+    monkeypatch.setattr(bird_daemon, "bird_of", lambda _, **__: bird)
     run = bird_daemon.bird_runner(
         NodeConfig(nodename="n1", run_dir=str(tmp_path)), FakeKernel(), RecordingLog()
     )
@@ -55,7 +55,7 @@ def test_the_systems_bird_is_written_for_and_never_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bird = FakeBird(alive=False)
-    monkeypatch.setattr(bird_daemon, "_bird", lambda _, **__: bird)
+    monkeypatch.setattr(bird_daemon, "bird_of", lambda _, **__: bird)
     config = NodeConfig.model_validate(
         {"nodename": "n1", "run_dir": str(tmp_path), "bird": {"mode": "external"}}
     )
@@ -91,7 +91,7 @@ def test_metrics_of_a_bird_that_is_there_and_of_one_that_is_not(
                 Session("fib4", "Kernel", "up", ""),
             )
 
-    monkeypatch.setattr(bird_daemon, "_bird", lambda _, **__: Speaking(alive=True))
+    monkeypatch.setattr(bird_daemon, "bird_of", lambda _, **__: Speaking(alive=True))
     lines = "\n".join("\n".join(one.lines()) for one in bird_daemon.bird_metrics(config))
     assert "tortie_bird_up 1" in lines
     for state, count in (("established", 1), ("active", 2), ("down", 2)):
