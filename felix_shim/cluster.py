@@ -12,7 +12,16 @@ from ipaddress import IPv4Address, IPv4Interface, ip_interface
 from felix_shim.settings import Settings, effective
 from libtortie.datastore.port import Record, Value
 from libtortie.model.ipam import AffinityState, BlockAffinity, IPAddress
-from libtortie.model.keys import Affinities, AffinityKey, IPNetwork, Key, Kind, Resources, Scope
+from libtortie.model.keys import (
+    Affinities,
+    AffinityKey,
+    Blocks,
+    IPNetwork,
+    Key,
+    Kind,
+    Resources,
+    Scope,
+)
 from libtortie.model.resources import (
     BGPConfiguration,
     BGPPeer,
@@ -27,6 +36,8 @@ POOLS = Resources(Kind.IP_POOL)
 NODES = Resources(Kind.NODE)
 PEERS = Resources(Kind.BGP_PEER)
 BGP = Resources(Kind.BGP_CONFIGURATION)
+BLOCKS = (Blocks(4), Blocks(6))
+"""Where addresses are; followed once a pool is in the overlay (`sources.py`)."""
 POLICY_SCOPES = tuple(
     Resources(kind)
     for kind in (
@@ -135,6 +146,16 @@ class Cluster:
             and not value.deleted
         ]
         return tuple(sorted(owned, key=lambda cidr: (cidr.version, int(cidr.network_address))))
+
+    def wants_overlay(self) -> bool:
+        """Whether a pool is in the overlay."""
+        return any(pool.spec.vxlan_mode != "Never" for pool in self.pools())
+
+    def knows_overlay(self) -> bool:
+        """Whether all that the overlay is made of was listed."""
+        if not self.listed(POOLS, NODES, FELIX):
+            return False
+        return self.listed(*BLOCKS) or not self.wants_overlay()
 
     def node_address(self, name: str) -> IPv4Address | None:
         """A node's BGP address, None when it has none or an unreadable one."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from felix_shim.gate import GateSettings, OnTimeout
 from felix_shim.host_settings import HostSettings, stronger
+from felix_shim.overlay_settings import TunnelSettings, stronger_tunnel
 from felix_shim.routes import PRIORITY_MAX, Priorities
 from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.resources import FelixConfigurationSpec
@@ -30,6 +31,7 @@ class Settings:
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
     gate: GateSettings = field(default_factory=GateSettings)
     host: HostSettings = field(default_factory=HostSettings)
+    tunnel: TunnelSettings = field(default_factory=TunnelSettings)
     problems: tuple[str, ...] = field(default=())
 
 
@@ -39,14 +41,18 @@ def effective(
     """The settings of (name, spec) pairs, weakest first; `known` are those that held before."""
     settings = Settings()
     for name, spec in specs:
-        settings = _apply(settings, name, spec, known.host if known else None)
+        settings = _apply(settings, name, spec, known)
     return settings
 
 
 def _apply(
-    settings: Settings, name: str, spec: FelixConfigurationSpec, known: HostSettings | None
+    settings: Settings, name: str, spec: FelixConfigurationSpec, known: Settings | None
 ) -> Settings:
     problems = list(settings.problems)
+
+    def complain(text: str) -> None:
+        problems.append(f"{name}: {text}")
+
     settings = _gates(settings, name, spec, problems)
     seconds = settings.convergence_seconds
     if spec.live_migration_route_convergence_time:
@@ -81,7 +87,8 @@ def _apply(
         ipv6=ipv6,
         convergence_seconds=seconds,
         gate=gate,
-        host=stronger(settings.host, spec, known, lambda text: problems.append(f"{name}: {text}")),
+        host=stronger(settings.host, spec, known.host if known else None, complain),
+        tunnel=stronger_tunnel(settings.tunnel, spec, known.tunnel if known else None, complain),
         problems=tuple(problems),
     )
 

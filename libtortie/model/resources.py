@@ -370,6 +370,11 @@ class FelixConfigurationSpec(Wire):
     policy_gate_on_timeout: str = ""
     wireguard_enabled: bool | None = None
     wireguard_enabled_v6: bool | None = Field(default=None, alias="wireguardEnabledV6")
+    vxlan_enabled: bool | None = None
+    vxlan_mtu: Any = Field(default=None, alias="vxlanMTU")
+    vxlan_mtu_v6: Any = Field(default=None, alias="vxlanMTUV6")
+    vxlan_port: Any = None
+    vxlan_vni: Any = Field(default=None, alias="vxlanVNI")
     default_endpoint_to_host_action: str = ""
     failsafe_inbound_host_ports: Any = None
     failsafe_outbound_host_ports: Any = None

@@ -1,0 +1,196 @@
+"""What the agent knows of the overlay, kept from events. No I/O; the reconciler's thread alone.
+
+Two witnesses say where an address is. The stored IPAM record decides. A node that has just heard
+a VM says so by the agents' own channel, which is quicker: its word counts as long as the record
+names it as where the address is about to go, and not for longer than `CLAIM_SECONDS`. So a late,
+repeated, lost or false notice costs speed at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+
+from felix_shim.cluster import Cluster
+from felix_shim.migration import wants_owner
+from felix_shim.model import EndpointId
+from felix_shim.overlay import Ground, Overlay, Whereabouts, overlay, uplink_of
+from felix_shim.overlay_places import Placement, overlay_pools, place, placement
+from felix_shim.roster import Local, Roster
+from felix_shim.settings import Settings
+from libtortie.model.ipam import Block, IPAddress
+from libtortie.model.keys import IPNetwork
+
+CLAIM_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A node's word that it has an address, good until `deadline` (monotonic seconds)."""
+
+    node: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayPlan:
+    """What both families' overlays are made of: immutable, for a lane to work out."""
+
+    grounds: tuple[Ground, ...]
+    where: Whereabouts
+
+    def overlays(self) -> tuple[Overlay, ...]:
+        """What shall be."""
+        return tuple(overlay(ground, self.where) for ground in self.grounds)
+
+
+@dataclass(slots=True)
+class OverlayDesk:
+    """Placements of blocks, claims of nodes, and which local owners the store has confirmed."""
+
+    node: str
+    roster: Roster
+    _placements: dict[IPNetwork, Placement] = field(default_factory=dict)
+    _lengths: set[int] = field(default_factory=set)
+    _claims: dict[IPAddress, Claim] = field(default_factory=dict)
+    _confirmed: set[EndpointId] = field(default_factory=set)
+
+    # -- what is heard -----------------------------------------------------------------------
+
+    def put(self, block: Block) -> bool:
+        """A block is stored in this form; True when that may change a route."""
+        before = self._placements.get(block.cidr, Placement(block.cidr))
+        now = placement(block)
+        self._placements[block.cidr] = now
+        self._lengths.add(block.cidr.prefixlen)
+        self._confirm(now)
+        self._judge_claims()
+        if (before.node, before.strays, before.targets) != (now.node, now.strays, now.targets):
+            return True
+        moved = {address for address, _ in before.nodes.items() ^ now.nodes.items()}
+        return any(self.roster.with_address(address) for address in moved)
+
+    def drop(self, cidr: IPNetwork) -> bool:
+        """A block was deleted; True when it was known."""
+        known = self._placements.pop(cidr, None) is not None
+        self._judge_claims()
+        return known
+
+    def replace(self, version: int, blocks: Iterable[Block]) -> bool:
+        """These are a family's blocks, and there are no others."""
+        fresh = {block.cidr: block for block in blocks}
+        gone = [one for one in self._placements if one.version == version and one not in fresh]
+        changed = [self.drop(cidr) for cidr in gone]
+        changed += [self.put(block) for block in fresh.values()]
+        return any(changed)
+
+    def claim(
+        self, node: str, uid: str, addresses: Iterable[IPAddress], now: float
+    ) -> frozenset[IPAddress]:
+        """A node has heard a VM; returns the addresses for which its word counts."""
+        taken = set()
+        for address in addresses:
+            target, migration = self._target(address)
+            if node == self.node or target != node or migration not in ("", uid):
+                continue
+            self._claims[address] = Claim(node, now + CLAIM_SECONDS)
+            taken.add(address)
+        return frozenset(taken)
+
+    def expire(self, now: float) -> bool:
+        """Forget claims whose time is over; True when there were any."""
+        over = [one for one, claim in self._claims.items() if claim.deadline <= now]
+        for address in over:
+            del self._claims[address]
+        return bool(over)
+
+    # -- what follows ------------------------------------------------------------------------
+
+    def counts(self, local: Local) -> bool:
+        """Whether the store's word that a local address is elsewhere counts.
+
+        Of a VM that was heard here it counts once the store has named this node: until then what
+        it says is older than that.
+        """
+        if local.endpoint.vm is None:
+            return False
+        if not wants_owner(local.machine):
+            self._confirmed.discard(local.id)
+            return True
+        if any(self._stored(address) == self.node for address in local.endpoint.addresses):
+            self._confirmed.add(local.id)
+        return local.id in self._confirmed
+
+    def believes(self, local: Local, address: IPAddress) -> bool:
+        """Whether a route that leads an address of a local workload elsewhere says anything."""
+        return address in self._claims or self.counts(local)
+
+    def plan(
+        self, cluster: Cluster, settings: Settings, links: Mapping[str, frozenset[IPAddress]]
+    ) -> OverlayPlan | None:
+        """What shall be made; None while it is not known."""
+        if not cluster.knows_overlay():
+            return None
+        nodes = cluster.nodes()
+        grounds = []
+        for version, priorities in ((4, settings.ipv4), (6, settings.ipv6)):
+            found = ((name, place(name, node, version)) for name, node in nodes.items())
+            places = {name: one for name, one in found if one is not None}
+            own = places.get(self.node)
+            grounds.append(
+                Ground(
+                    version,
+                    self.node,
+                    overlay_pools(cluster.pools(), version),
+                    places,
+                    settings.tunnel,
+                    priorities.overlay,
+                    uplink_of(own.underlay, links) if own else "",
+                )
+            )
+        return OverlayPlan(tuple(grounds), self._whereabouts())
+
+    def _whereabouts(self) -> Whereabouts:
+        local: dict[IPAddress, bool] = {}
+        for one in self.roster:
+            counts = self.counts(one)
+            for address in one.endpoint.addresses:
+                local[address] = counts and local.get(address, True)
+        return Whereabouts(
+            tuple(self._placements.values()),
+            {address: claim.node for address, claim in self._claims.items()},
+            local,
+        )
+
+    def _block_of(self, address: IPAddress) -> Placement | None:
+        for length in self._lengths:
+            if length <= address.max_prefixlen:
+                found = self._placements.get(ip_network((address, length), strict=False))
+                if found is not None:
+                    return found
+        return None
+
+    def _stored(self, address: IPAddress) -> str:
+        """The node that the store has for an address, or ""."""
+        found = self._block_of(address)
+        return "" if found is None else found.nodes.get(address, "")
+
+    def _target(self, address: IPAddress) -> tuple[str, str]:
+        """The node that an address may be about to move to, and the migration."""
+        found = self._block_of(address)
+        return ("", "") if found is None else found.targets.get(address, ("", ""))
+
+    def _judge_claims(self) -> None:
+        """A claim ends when the store no longer names its node as the next."""
+        for address, claim in tuple(self._claims.items()):
+            if self._target(address)[0] != claim.node:
+                del self._claims[address]
+
+    def _confirm(self, one: Placement) -> None:
+        """The store names this node: from now on its word counts."""
+        for address, node in one.nodes.items():
+            if node == self.node:
+                for local in self.roster.with_address(address):
+                    if wants_owner(local.machine):
+                        self._confirmed.add(local.id)
