@@ -19,12 +19,14 @@ from lab.tools import LabError
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
-    """A lab that another checkout started; nothing but its files is on this machine."""
+    """A lab that another checkout started; nothing but its files is on this machine.
+
+    Whatever runs here besides, in a lab that is real, is none of the test's.
+    """
     for module in ("lab.state", "lab.teardown"):
         monkeypatch.setattr(f"{module}.ACTIVE", tmp_path / "active")
     monkeypatch.setattr("lab.cluster.missing_tools", list)
-    for module in ("lab.cluster", "lab.teardown"):
-        monkeypatch.setattr(f"{module}.lab_namespaces", lambda: ())
+    monkeypatch.setattr("lab.names.NETNS_DIR", tmp_path / "netns")
     state = StateDir(tmp_path / "theirs")
     state.write(LabRecord(3, "8s", checkout="/elsewhere"))
     return state
