@@ -30,7 +30,7 @@ from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
 from felix_shim.bird_daemon import bird_runner, raises_source
 from felix_shim.chores import Identity
-from felix_shim.cluster import followed
+from felix_shim.cluster import BLOCKS, followed
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.complaint import Complaint
@@ -43,6 +43,7 @@ from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
+from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
@@ -52,6 +53,7 @@ from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
 from felix_shim.node import register
 from felix_shim.outlets import LANES, POLITE, Outlets
+from felix_shim.overlay_source import BlocksSource
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
@@ -74,6 +76,7 @@ from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
+from libtortie.linux.tunnel import NetlinkTunnels
 from libtortie.metrics import Metric
 from libtortie.metrics_server import MetricsServer
 from libtortie.model.ipam import IPAddress
@@ -97,6 +100,7 @@ class Parts:
     store: Datastore
     kube: HttpKubeClient | None
     kernel: NetlinkKernel
+    tunnels: NetlinkTunnels
     log: JsonLog
     crew: Crew
     metrics: tuple[Metric, ...] = ()
@@ -191,6 +195,8 @@ def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) 
     stack.enter_context(take_lock(Path(config.run_dir) / "agent.lock"))
     kernel = NetlinkKernel()
     stack.callback(kernel.close)
+    tunnels = NetlinkTunnels()
+    stack.callback(tunnels.close)
     kube = _open_kube(config)
     if kube is not None:
         stack.callback(kube.close)
@@ -204,7 +210,7 @@ def _open_parts(config: NodeConfig, log: JsonLog, crew: Crew, stack: ExitStack) 
     if address is None:
         return None
     log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
-    return Parts(config, address, start_up, store, kube, kernel, log, crew, metrics)
+    return Parts(config, address, start_up, store, kube, kernel, tunnels, log, crew, metrics)
 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
@@ -270,7 +276,11 @@ def _live(parts: Parts) -> None:
     own = _own_addresses(parts, ipam)
     crew.start("own-addresses", own.run, own.stop)
     labels = start_pod_labels(parts.config, parts.store, parts.kube, crew, log)
-    for source in _followers(parts, inbox, (own.notice, labels)):
+    blocks = _blocks(parts, inbox)
+    for source in (
+        *_followers(parts, inbox, (own.notice, labels, *(one.notice for one in blocks))),
+        *blocks,
+    ):
         crew.start(f"follow-{source.name}", source.run, source.stop)
     if parts.kube is not None:
         start_policy_sources(parts.config, parts.kube, crew, inbox.post, log)
@@ -430,6 +440,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         warn=hands.events.warn if hands.events is not None else _no_event,
         closed=hands.events.closed if hands.events is not None else None,
         ask_raises=ask_raises,
+        lay_overlay=OverlayDriver(parts.kernel, parts.tunnels, parts.log).apply,
         exchange=hands.peering.exchange,
         welcome=hands.peering.welcome,
     )
@@ -459,6 +470,15 @@ def _followers(
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))
         sources.append(KubeSource(parts.kube, Instance, inbox.post, parts.log))
     return sources
+
+
+def _blocks(parts: Parts, inbox: Inbox) -> tuple[BlocksSource, ...]:
+    """Where addresses are, for the overlay."""
+    of_api = parts.config.datastore_type == "kubernetes"
+    return tuple(
+        BlocksSource(StoreSource(parts.store, scope, inbox.post, parts.log, of_api))
+        for scope in BLOCKS
+    )
 
 
 def _bridge_logging(log: JsonLog) -> None:

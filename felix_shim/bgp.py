@@ -58,6 +58,8 @@ class BirdInput:
 
     `address` is the node's own with its prefix length; sessions start from it, and a peer in its
     subnet is spoken to directly. `uplinks` are the links whose prefixes resolve next hops.
+    `tunnelled` are pools of the overlay: announced, but into the kernel their routes are the
+    agent's to put.
     """
 
     node: str
@@ -70,6 +72,7 @@ class BirdInput:
     priorities: Priorities = field(default_factory=Priorities)
     priorities6: Priorities = field(default_factory=Priorities)
     uplinks: tuple[str, ...] = ()
+    tunnelled: tuple[IPNetwork, ...] = ()
     listen_port: int = 179
     log_file: str = ""
 
@@ -83,6 +86,7 @@ class _Family:
     default: str
     priorities: Priorities
     blocks: tuple[IPNetwork, ...]
+    tunnelled: tuple[IPNetwork, ...] = ()
 
 
 def render_bird(config: BirdInput) -> str:
@@ -129,7 +133,8 @@ def _families(config: BirdInput) -> list[_Family]:
             continue
         blocks = {block for block in config.blocks if block.version == version}
         ordered = sorted(blocks, key=lambda one: (int(one.network_address), one.prefixlen))
-        found.append(_Family(version, hostlen, default, priorities, tuple(ordered)))
+        tunnelled = tuple(sorted({one for one in config.tunnelled if one.version == version}))
+        found.append(_Family(version, hostlen, default, priorities, tuple(ordered), tunnelled))
     return found
 
 
@@ -151,6 +156,8 @@ protocol device {{
 def _filters(family: _Family) -> str:
     v, metrics = family.version, family.priorities
     middle = LOCAL_PREF_ZERO - metrics.bird
+    inside = ", ".join(f"{one}+" for one in family.tunnelled)
+    not_ours = f"  if net ~ [ {inside} ] then reject;\n" if inside else ""
     return f"""\
 filter from_kernel{v} {{
   if dest != RTD_UNICAST then reject;
@@ -167,7 +174,7 @@ filter from_kernel{v} {{
 }}
 
 filter to_kernel{v} {{
-  if source = RTS_BGP || source = RTS_STATIC then accept;
+{not_ours}  if source = RTS_BGP || source = RTS_STATIC then accept;
   reject;
 }}
 

@@ -13,6 +13,7 @@ from ipaddress import IPv4Interface
 
 from felix_shim.bgp import AS_MAX, DEFAULT_AS, BirdInput, Peer
 from felix_shim.cluster import Cluster
+from felix_shim.overlay_places import overlay_pools
 from felix_shim.settings import Settings
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
@@ -73,6 +74,9 @@ def bird_input(
             priorities=settings.ipv4,
             priorities6=settings.ipv6,
             uplinks=uplinks,
+            tunnelled=tuple(
+                one.cidr for version in (4, 6) for one in overlay_pools(cluster.pools(), version)
+            ),
             listen_port=bgp.listen_port or BGP_PORT,
         ),
         tuple(problems),

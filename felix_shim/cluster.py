@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, ip_interface
 
+from felix_shim.overlay_places import NEVER
 from felix_shim.settings import Settings, effective
 from libtortie.datastore.port import Record, Value
 from libtortie.model.ipam import AffinityState, BlockAffinity, IPAddress
@@ -37,7 +38,7 @@ NODES = Resources(Kind.NODE)
 PEERS = Resources(Kind.BGP_PEER)
 BGP = Resources(Kind.BGP_CONFIGURATION)
 BLOCKS = (Blocks(4), Blocks(6))
-"""Where addresses are; followed once a pool is in the overlay (`sources.py`)."""
+"""Where addresses are; followed once a pool is in the overlay (`overlay_source.py`)."""
 POLICY_SCOPES = tuple(
     Resources(kind)
     for kind in (
@@ -149,7 +150,7 @@ class Cluster:
 
     def wants_overlay(self) -> bool:
         """Whether a pool is in the overlay."""
-        return any(pool.spec.vxlan_mode != "Never" for pool in self.pools())
+        return any(pool.spec.vxlan_mode != NEVER for pool in self.pools())
 
     def knows_overlay(self) -> bool:
         """Whether all that the overlay is made of was listed."""

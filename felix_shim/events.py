@@ -133,6 +133,15 @@ class RaisesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOver:
+    """A node, proved to be that one, has heard the VM of a migration: these addresses are there."""
+
+    node: str
+    migration_uid: str
+    addresses: tuple[IPAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """A lane finished a job; `error` is empty when it worked.
 
@@ -157,5 +166,6 @@ Event = (
     | NetworkChanged
     | Surveyed
     | RaisesSeen
+    | CutOver
     | Done
 )

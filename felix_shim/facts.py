@@ -14,10 +14,11 @@ another UID is another run of the VM: the endpoint's own run is over, so the VM 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, Proof, Role, VMRef
+from felix_shim.roster import Local
 from libtortie.kube.objects import (
     MigrationState,
     VirtualMachineInstance,
@@ -183,3 +184,30 @@ def _is_source(
 
 def _name(item: VirtualMachineInstanceMigration | VirtualMachineInstance) -> Name:
     return item.metadata.namespace, item.metadata.name
+
+
+def known(
+    local: Local,
+    machines: VirtualMachines | None,
+    node: str,
+    *,
+    raised_elsewhere: int,
+    stale_elsewhere: bool,
+) -> Facts:
+    """What is known about an endpoint now; `machines` None: there is no API to say more.
+
+    What a watch has not told yet stays as it was.
+    """
+    if machines is None or local.endpoint.vm is None:
+        return Facts(raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
+    before = local.machine.facts
+    if not machines.migrations_in_sync:
+        return replace(before, raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
+    found = derive(
+        local.endpoint,
+        machines,
+        node,
+        raised_elsewhere=raised_elsewhere,
+        stale_elsewhere=stale_elsewhere,
+    )
+    return found if machines.instances_in_sync else replace(found, proof=before.proof)

@@ -17,6 +17,7 @@ from felix_shim.drivers.sysctls import Wires
 from felix_shim.exchange import Exchange
 from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
+from felix_shim.overlay import Overlay
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
 from felix_shim.policy_desk import Check
@@ -24,7 +25,8 @@ from felix_shim.state import Memory
 from libtortie.model.ipam import IPAddress
 
 POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE = "policy", "status", "bird", "memory", "survey", "node"
-LANES = (POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE)
+OVERLAY = "overlay"
+LANES = (OVERLAY, POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE)
 POLITE = (POLICY, STATUS, MEMORY)
 """Lanes that are busy whenever requests are, and let these pass."""
 
@@ -65,5 +67,8 @@ class Outlets:
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     closed: Callable[[Endpoint, str], None] | None = None
     """At once: a policy that cannot be obeyed has closed an endpoint."""
+    lay_overlay: Callable[[tuple[Overlay, ...], object], None] | None = None
+    """On its lane: both families' overlays are these; all is read again when the second argument
+    is another one than before."""
     check_rules: Check | None = None
     """On the policy lane: why the kernel would refuse these; empty if it would not."""

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 
 from felix_shim.cluster import Cluster
+from felix_shim.events import CutOver, Listed, Stored, Unstored
 from felix_shim.migration import wants_owner
 from felix_shim.model import EndpointId
 from felix_shim.overlay import Ground, Overlay, Whereabouts, overlay, uplink_of
-from felix_shim.overlay_places import Placement, overlay_pools, place, placement
+from felix_shim.overlay_places import Placement, Pool, overlay_pools, place, placement
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
+from libtortie.datastore.port import Record
 from libtortie.model.ipam import Block, IPAddress
-from libtortie.model.keys import IPNetwork
+from libtortie.model.keys import BlockKey, Blocks, IPNetwork
 
 CLAIM_SECONDS = 30.0
 
@@ -55,8 +57,27 @@ class OverlayDesk:
     _lengths: set[int] = field(default_factory=set)
     _claims: dict[IPAddress, Claim] = field(default_factory=dict)
     _confirmed: set[EndpointId] = field(default_factory=set)
+    _pools: tuple[Pool, ...] = ()
 
     # -- what is heard -----------------------------------------------------------------------
+
+    def feed(self, event: Stored | Unstored | Listed) -> bool:
+        """Blocks were stored, deleted or listed; True when that may change a route.
+
+        One that could not be read stays as it was known.
+        """
+        match event:
+            case Stored(record=Record(value=Block() as block)):
+                return self.put(block)
+            case Unstored(key=BlockKey(cidr)):
+                return self.drop(cidr)
+            case Listed(scope=Blocks(version), records=records, unreadable=unreadable):
+                blocks = [one.value for one in records if isinstance(one.value, Block)]
+                if unreadable:
+                    return max(map(self.put, blocks), default=False)  # each of them
+                return self.replace(version, blocks)
+            case _:
+                return False
 
     def put(self, block: Block) -> bool:
         """A block is stored in this form; True when that may change a route."""
@@ -85,27 +106,29 @@ class OverlayDesk:
         changed += [self.put(block) for block in fresh.values()]
         return any(changed)
 
-    def claim(
-        self, node: str, uid: str, addresses: Iterable[IPAddress], now: float
-    ) -> frozenset[IPAddress]:
-        """A node has heard a VM; returns the addresses for which its word counts."""
-        taken = set()
-        for address in addresses:
+    def claim(self, event: CutOver, now: float) -> bool:
+        """A node has heard a VM; True when its word counts for any of the addresses."""
+        counts = False
+        for address in event.addresses:
             target, migration = self._target(address)
-            if node == self.node or target != node or migration not in ("", uid):
+            if target in ("", self.node) or target != event.node:
                 continue
-            self._claims[address] = Claim(node, now + CLAIM_SECONDS)
-            taken.add(address)
-        return frozenset(taken)
+            if migration in ("", event.migration_uid):
+                self._claims[address] = Claim(target, now + CLAIM_SECONDS)
+                counts = True
+        return counts
 
-    def expire(self, now: float) -> bool:
-        """Forget claims whose time is over; True when there were any."""
-        over = [one for one, claim in self._claims.items() if claim.deadline <= now]
-        for address in over:
-            del self._claims[address]
-        return bool(over)
+    def expire(self, now: float) -> None:
+        """Forget claims whose time is over."""
+        self._claims = {one: claim for one, claim in self._claims.items() if claim.deadline > now}
 
     # -- what follows ------------------------------------------------------------------------
+
+    def covers(self, address: IPAddress) -> bool:
+        """Whether an address is in the overlay, by the pools of the last plan."""
+        return any(
+            address in pool.cidr for pool in self._pools if pool.cidr.version == address.version
+        )
 
     def counts(self, local: Local) -> bool:
         """Whether the store's word that a local address is elsewhere counts.
@@ -132,7 +155,9 @@ class OverlayDesk:
         """What shall be made; None while it is not known."""
         if not cluster.knows_overlay():
             return None
-        nodes = cluster.nodes()
+        nodes, stored = cluster.nodes(), cluster.pools()
+        pools = {version: overlay_pools(stored, version) for version in (4, 6)}
+        self._pools = pools[4] + pools[6]
         grounds = []
         for version, priorities in ((4, settings.ipv4), (6, settings.ipv6)):
             found = ((name, place(name, node, version)) for name, node in nodes.items())
@@ -142,7 +167,7 @@ class OverlayDesk:
                 Ground(
                     version,
                     self.node,
-                    overlay_pools(cluster.pools(), version),
+                    pools[version],
                     places,
                     settings.tunnel,
                     priorities.overlay,

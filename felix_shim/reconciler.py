@@ -22,6 +22,7 @@ from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
 from felix_shim.cluster import ENDPOINTS, FELIX, NODES
 from felix_shim.drivers.routetable import Outcome
 from felix_shim.events import (
+    CutOver,
     Done,
     Event,
     InSync,
@@ -53,7 +54,7 @@ from felix_shim.migration import (
 )
 from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
-from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, SURVEY, Outlets
+from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, SURVEY, Outlets
 from felix_shim.roster import Local
 from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
@@ -182,8 +183,8 @@ class Reconciler:
                 world.network(event.event)
             case Surveyed():
                 world.survey(event)
-            case RaisesSeen():
-                world.raises_seen(event)
+            case RaisesSeen() | CutOver():
+                world.heard_elsewhere(event)
             case Done():
                 self._done(event)
 
@@ -304,7 +305,7 @@ class Reconciler:
     def _recalled(self) -> Memory:
         if self._memory is None:
             self._memory = self._recall(self._world)
-            self._world.raises = self._memory.raises
+            self._world.elsewhere.raises = self._memory.raises
         return self._memory
 
     def _settle(self, endpoint: EndpointId) -> None:
@@ -338,7 +339,7 @@ class Reconciler:
                     returned = desired.came_back(before, after)
                     local.returned = local.returned if returned is None else returned
                     due.destinations.update(local.destinations)
-                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES, FLOWS}
+                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES, FLOWS, OVERLAY}
                 case StartTimer(deadline, episode):
                     self._timers.add(deadline, Convergence(local.id, episode))
                     due.chores.add(MEMORY)
@@ -492,6 +493,6 @@ class Reconciler:
                 case Resync():
                     self._world.resyncs += 1
                     self._world.everything()
-                    self._world.due.chores |= {SURVEY, LISTEN, OWNERS, RAISES, BIRD, NODE}
+                    self._world.due.chores |= {SURVEY, LISTEN, OWNERS, RAISES, BIRD, NODE, OVERLAY}
                     self._timers.add(now + RESYNC_SECONDS, Resync())
         return ran

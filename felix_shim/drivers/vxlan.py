@@ -3,7 +3,7 @@
 Far ends are there before the first route that needs them, and go after the last; of one address a
 new route is there before an old one goes, and one that only changes its way is replaced in place.
 What was made is remembered, so that a VM's move costs one route and not a look at everything; all
-is read again whenever `resyncs` is another number, or after a failure.
+is read again whenever `look` is another value than before, and after a failure.
 
 Never: touch a link that is not ours by name and kind, or a route that is not of our making.
 """
@@ -40,14 +40,14 @@ class OverlayDriver:
         self._tunnels = tunnels
         self._log = log
         self._made: dict[int, _Made] = {}
-        self._resyncs = -1
+        self._look: object = None
         self._problems: frozenset[str] = frozenset()
 
-    def apply(self, wanted: Iterable[Overlay], resyncs: int) -> None:
+    def apply(self, wanted: Iterable[Overlay], look: object) -> None:
         """Make it so. Raises `KernelError`; what could be made is made."""
-        if resyncs != self._resyncs:
+        if look != self._look:
             self._made.clear()
-            self._resyncs = resyncs
+            self._look = look
         overlays = tuple(wanted)
         self._complain(overlays)
         failures: list[str] = []

@@ -17,6 +17,7 @@ from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPE
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
+from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.events import (
     Done,
     Event,
@@ -55,6 +56,7 @@ from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
 from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_name
 from libtortie.model.resources import WorkloadEndpoint, parse_resource
 from tests.fakes.kernel import FakeKernel
+from tests.fakes.tunnels import FakeTunnels
 
 NODE = "n1"
 NAMESPACE = "default"
@@ -222,12 +224,14 @@ class Bench:
         *,
         kube: bool = True,
         kernel: FakeKernel | None = None,
+        tunnels: FakeTunnels | None = None,
         clock: Clock | None = None,
         saved: bytes = b"",
         kernel_raises: bool = False,
         policy_kinds: frozenset[type[PolicyObject]] = frozenset(),
     ) -> None:
         self.kernel = kernel or FakeKernel()
+        self.tunnels = tunnels or FakeTunnels(self.kernel)
         self.clock = clock or Clock()
         self.log = RecordingLog()
         self.lanes = {name: InlineLane(name) for name in LANES}
@@ -265,6 +269,7 @@ class Bench:
             warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
             closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
+            lay_overlay=OverlayDriver(self.kernel, self.tunnels, self.log).apply,
         )
         identity = Identity(
             NODE,
@@ -368,8 +373,13 @@ class Bench:
 
     # -- the outside -------------------------------------------------------------------------
 
-    def listed(self, *endpoints: Record, felix: Mapping[str, Any] | None = None) -> None:
-        """Every scope's first list."""
+    def listed(
+        self,
+        *endpoints: Record,
+        felix: Mapping[str, Any] | None = None,
+        lists: Mapping[Scope, tuple[Record, ...]] | None = None,
+    ) -> None:
+        """Every scope's first list; empty, where `lists` has no other."""
         settings = (resource_record(Kind.FELIX_CONFIGURATION, "default", felix),) if felix else ()
         scopes: dict[Scope, tuple[Record, ...]] = {
             ENDPOINTS: endpoints,
@@ -380,6 +390,7 @@ class Bench:
             BGP: (),
             Affinities(NODE): (),
             **dict.fromkeys(POLICY_SCOPES, ()),
+            **(lists or {}),
         }
         self.tell(*(Listed(scope, records) for scope, records in scopes.items()))
 
@@ -400,9 +411,14 @@ class Bench:
             ),
         )
 
-    def start(self, *endpoints: Record, objects: tuple[Migration | Instance, ...] = ()) -> None:
+    def start(
+        self,
+        *endpoints: Record,
+        objects: tuple[Migration | Instance, ...] = (),
+        lists: Mapping[Scope, tuple[Record, ...]] | None = None,
+    ) -> None:
         """The usual start: lists, and the API in sync."""
-        self.listed(*endpoints)
+        self.listed(*endpoints, lists=lists)
         self.kube_in_sync(*objects)
 
     def attach(self, record: Record) -> None:
@@ -485,7 +501,9 @@ class Bench:
 
     def restarted(self) -> Bench:
         """A new process on the same kernel, with what this one saved."""
-        return Bench(kernel=FakeKernel(self.kernel.namespaces), clock=self.clock, saved=self.saved)
+        kernel = FakeKernel(self.kernel.namespaces)
+        self.tunnels.kernel = kernel
+        return Bench(kernel=kernel, tunnels=self.tunnels, clock=self.clock, saved=self.saved)
 
 
 def pod_of(record: Record) -> str:

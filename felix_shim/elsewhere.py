@@ -1,0 +1,78 @@
+"""What is known of this node's addresses being on other nodes: by BGP, and by the overlay.
+
+BGP tells who raised an address; of one in the overlay the route that leads it elsewhere does, once
+it is in the kernel, so that a way to the VM is there before the VM's old route goes. Both become
+numbered raises (`raises.py`) that the state machine compares with its own claim. What BGP says of
+an address in the overlay is for others: it tells of no way there that this node's kernel has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+
+from felix_shim.drivers.routetable import RouteTable
+from felix_shim.events import RaisesSeen
+from felix_shim.overlay_desk import OverlayDesk
+from felix_shim.raises import Raises
+from felix_shim.roster import Roster
+from libtortie.model.ipam import IPAddress
+
+_OVERLAID = "overlay:"
+"""What a raise's hop begins with that the overlay shows."""
+
+
+@dataclass(slots=True)
+class Elsewhere:
+    """`raises` are remembered across restarts; `announced` are addresses with any route of
+    another node, though it be not raised."""
+
+    roster: Roster
+    routes: RouteTable
+    overlay: OverlayDesk
+    raises: Raises = field(default_factory=Raises)
+    announced: frozenset[IPAddress] = frozenset()
+    _by_bgp: dict[IPAddress, tuple[str, bool]] = field(default_factory=dict)
+    """What BGP said since the start: next hops that raised the address, and if there is any."""
+
+    def look(self, asked: Collection[IPAddress], said: RaisesSeen | None = None) -> bool:
+        """What BGP says of some addresses, now or last, and what the overlay's routes say now.
+
+        True when anything is known otherwise than before.
+        """
+        if said is not None:
+            for address in said.asked:
+                told = said.raised.get(address, ""), address in said.announced
+                self._by_bgp[address] = ("", False) if self.overlay.covers(address) else told
+        before = (self.raises, self.announced)
+        raised: dict[IPAddress, str] = {}
+        known: set[IPAddress] = set()
+        for address in asked:
+            hops, there = self._by_bgp.get(address) or self._remembered(address)
+            overlaid = self._overlaid(address)
+            raised[address] = ",".join(filter(None, (hops, overlaid)))
+            if there or overlaid:
+                known.add(address)
+        self.raises = self.raises.observe(asked, raised)
+        self.announced = (self.announced - frozenset(asked)) | known
+        return (self.raises, self.announced) != before
+
+    def of(self, addresses: Collection[IPAddress]) -> tuple[int, bool]:
+        """The newest raise of any of these elsewhere, and whether any is announced there."""
+        announced = not self.announced.isdisjoint(addresses)
+        return self.raises.number(addresses), announced
+
+    def _remembered(self, address: IPAddress) -> tuple[str, bool]:
+        """BGP was not asked yet: what it said before this start still holds."""
+        hops = self.raises.numbers.get(address, {})
+        return ",".join(one for one in hops if not one.startswith(_OVERLAID)), False
+
+    def _overlaid(self, address: IPAddress) -> str:
+        """The hop to which the overlay leads a local workload's address, "" for none."""
+        route = self.routes.tunnelled(ip_network(address))
+        if route is None:
+            return ""
+        locals_ = self.roster.with_address(address)
+        believed = any(self.overlay.believes(local, address) for local in locals_)
+        return f"{_OVERLAID}{route.gateway}" if believed else ""
