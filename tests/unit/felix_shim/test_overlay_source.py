@@ -31,7 +31,7 @@ class Following:
         store.create(record.key, record.value)
         inner = StoreSource(store, BLOCKS[0], self.seen.append, RecordingLog())
         self.source = BlocksSource(inner)
-        self.thread = threading.Thread(target=self.source.run)
+        self.thread = threading.Thread(target=self.source.run, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
@@ -57,7 +57,7 @@ def test_without_a_pool_in_the_overlay_nobody_listens() -> None:
 def test_a_pool_in_the_overlay_begins_it(mode: str, by: object) -> None:
     following = Following()
     following.source.notice(by(pool_record(mode)))  # type: ignore[operator]  # one of the two above
-    until(lambda: bool(following.seen))
+    until("the blocks are listed", lambda: bool(following.seen))
     following.end()
     first = following.seen[0]
     assert isinstance(first, Listed)
