@@ -16,7 +16,7 @@ from felix_shim.drivers.routetable import RouteTable
 from felix_shim.events import RaisesSeen
 from felix_shim.overlay_desk import OverlayDesk
 from felix_shim.raises import Raises
-from felix_shim.roster import Roster
+from felix_shim.roster import Local, Roster
 from libtortie.model.ipam import IPAddress
 
 _OVERLAID = "overlay:"
@@ -58,10 +58,17 @@ class Elsewhere:
         self.announced = (self.announced - frozenset(asked)) | known
         return (self.raises, self.announced) != before
 
-    def of(self, addresses: Collection[IPAddress]) -> tuple[int, bool]:
-        """The newest raise of any of these elsewhere, and whether any is announced there."""
-        announced = not self.announced.isdisjoint(addresses)
-        return self.raises.number(addresses), announced
+    def of(self, local: Local) -> tuple[int, bool]:
+        """The newest raise elsewhere of a workload's addresses, and whether any is announced
+        there. What the overlay showed before a restart counts only as far as it would now."""
+        addresses = local.endpoint.addresses
+        newest = 0
+        for address in addresses:
+            believed = self.overlay.believes(local, address)
+            for hop, number in self.raises.numbers.get(address, {}).items():
+                if believed or not hop.startswith(_OVERLAID):
+                    newest = max(newest, number)
+        return newest, not self.announced.isdisjoint(addresses)
 
     def _remembered(self, address: IPAddress) -> tuple[str, bool]:
         """BGP was not asked yet: what it said before this start still holds."""

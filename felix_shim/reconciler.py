@@ -15,7 +15,7 @@ add a route before the endpoint's rules are in the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from felix_shim import desired
 from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
@@ -230,7 +230,9 @@ class Reconciler:
             return False
         now = self._clocks.monotonic()
         heard = MachineEvent(Input.SIGN, sign.episode)
-        machine, actions = step(local.machine, heard, now, self._world.settings)
+        known, _ = self._world.elsewhere.of(local)  # though it be not settled yet
+        before = replace(local.machine, last_raise=max(local.machine.last_raise, known))
+        machine, actions = step(before, heard, now, self._world.settings)
         self._signs_dropped += sign.muted
         if not any(isinstance(action, Moved) for action in actions):
             self._signs_dropped += 1

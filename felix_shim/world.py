@@ -139,7 +139,7 @@ class World:
 
     def facts_of(self, local: Local) -> Facts:
         """What is known about an endpoint now; what a watch has not told yet stays as it was."""
-        raised, stale = self.elsewhere.of(local.endpoint.addresses)
+        raised, stale = self.elsewhere.of(local)
         machines = self.machines if self.kube else None
         return facts.known(
             local, machines, self.node, raised_elsewhere=raised, stale_elsewhere=stale

@@ -73,10 +73,7 @@ class TunnelKernel(Protocol):
         ...
 
     def delete_forwarding(self, ifname: str, mac: str, dst: IPAddress) -> bool:
-        """The MAC's entry goes, wherever it leads: the kernel does not compare `dst`.
-
-        False when there was none, or no such link.
-        """
+        """False when there was none such, or no such link."""
         ...
 
     def close(self) -> None:
@@ -153,7 +150,13 @@ class NetlinkTunnels:
         neighbours.ensure_forwarding(self._space, ifname, mac, dst)
 
     def delete_forwarding(self, ifname: str, mac: str, dst: IPAddress) -> bool:
-        """False when there was none, or no such link."""
+        """False when there was none such: the kernel calls that a success."""
+        try:
+            held = self.forwarding(ifname)
+        except NotFound:
+            return False
+        if not any(one.mac == mac.lower() and one.dst == dst for one in held):
+            return False
         return neighbours.delete_forwarding(self._space, ifname, mac, dst)
 
     def close(self) -> None:

@@ -127,11 +127,13 @@ def test_far_ends(node: Node) -> None:
     node.tunnels.ensure_forwarding("vx4", FAR, moved)
     assert node.tunnels.neighbours("vx4") == (Neighbour(end, OTHER, True),)
     assert node.tunnels.forwarding("vx4") == (ForwardingEntry(FAR, moved, True),)
-    assert node.tunnels.delete_forwarding("vx4", FAR, place) is True, "wherever it leads"
+    assert node.tunnels.delete_forwarding("vx4", FAR, place) is False
+    assert node.tunnels.delete_forwarding("vx4", FAR, moved) is True
     assert node.tunnels.delete_forwarding("vx4", FAR, moved) is False
     assert node.tunnels.delete_neighbour("vx4", end) is True
     assert node.tunnels.delete_neighbour("vx4", end) is False
-    assert (node.tunnels.neighbours("vx4"), node.tunnels.forwarding("vx4")) == ((), ())
+    left = [one for one in node.tunnels.neighbours("vx4") if one.permanent]
+    assert (left, node.tunnels.forwarding("vx4")) == ([], ()), "the kernel may show it as failed"
 
 
 def test_far_ends_of_ipv6(node: Node) -> None:

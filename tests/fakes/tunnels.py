@@ -101,12 +101,13 @@ class FakeTunnels:
         self._forwarding[index, mac.lower()] = dst
 
     def delete_forwarding(self, ifname: str, mac: str, dst: IPAddress) -> bool:
-        """The MAC's entry, wherever it leads."""
+        """False when there was none such."""
         link = self.kernel.link(ifname)
         self.kernel.namespaces.change("delete_forwarding", mac)
-        return (
-            link is not None and self._forwarding.pop((link.ifindex, mac.lower()), None) is not None
-        )
+        if link is None or self._forwarding.get((link.ifindex, mac.lower())) != dst:
+            return False
+        del self._forwarding[link.ifindex, mac.lower()]
+        return True
 
     def close(self) -> None:
         """Nothing is held."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from felix_shim.cluster import BLOCKS, NODES, POOLS
 from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.migration import State
+from felix_shim.settings import Settings
+from felix_shim.state import Memory, decode, encode
 from libtortie.datastore.port import Record
 from libtortie.errors import KernelError
 from libtortie.linux.port import RouteType
@@ -349,6 +352,21 @@ def test_a_restart_while_live(stored: str) -> None:
     assert (fresh.metrics("tgt"), away(fresh)) == ([512], "")
     moved_on(fresh)
     assert (fresh.state("tgt"), away(fresh)) == (State.SUPPRESSED, "n2")
+
+
+def test_a_way_to_the_source_that_was_seen_too_late_is_no_raise_after_a_restart() -> None:
+    """The agent died between noticing the way and taking it into account."""
+    bench = arriving()
+    bench.sign("tgt")
+    old = decode(bench.saved, "boot", bench.clock.now, Settings())
+    (held,) = old.machines
+    machine = replace(held.machine, seen_raise=0, last_raise=0)
+    ledger = old.raises.observe([ip_address(ADDRESS)], {ip_address(ADDRESS): "overlay:10.65.1.1"})
+    late = Memory((replace(held, machine=machine),), ledger)
+    bench.saved = encode(late, "boot", bench.clock.now)
+    fresh = restart(bench, block_record("n0", NODE), TARGET)
+    assert fresh.state("tgt") is State.LIVE
+    assert (fresh.metrics("tgt"), away(fresh)) == ([512], "")
 
 
 def test_a_restart_of_the_source_after_the_move_finds_it_gone() -> None:
