@@ -333,7 +333,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
         server = MetricsServer(
             parts.config.metrics_host,
             parts.config.metrics_port,
-            (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics(), *parts.metrics),
+            (*calls.all(), *courtesy.metrics(), *reconciler.metrics(), *parts.metrics),
             serving=lambda port: log.info("metrics_serving", port=port),
             trouble=Complaint(log, "metrics_not_served").about,
         )

@@ -21,6 +21,7 @@ from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
+from felix_shim.nat_moves import NatMoves
 from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, STATUS, SURVEY, Outlets
 from felix_shim.overlay_desk import OverlayPlan
 from felix_shim.policy_blame import RuleRefused
@@ -72,6 +73,10 @@ class Chores:
     _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
+    nat_moves: NatMoves = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nat_moves = NatMoves(self.log, self.out.warn)
 
     def do(self, chore: str) -> None:
         """One chore, whose being due is over."""
@@ -182,6 +187,7 @@ class Chores:
 
     def exchange_flows(self) -> None:
         """Say which VMs' connections may go to which nodes, and which shall come here."""
+        self.nat_moves.look(self.world.roster, self.world.cluster.pools())
         if self.out.exchange is None:
             return
         cluster, machines = self.world.cluster, self.world.machines

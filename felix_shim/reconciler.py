@@ -61,6 +61,7 @@ from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
 from felix_shim.world import FLOWS, LISTEN, OWNERS, RAISES, World
 from libtortie.linux.port import IPNetwork, Route
+from libtortie.metrics import Metric
 
 SLICE_SECONDS = 0.002
 RESYNC_SECONDS = 30.0
@@ -122,6 +123,10 @@ class Reconciler:
     def signs_dropped(self) -> int:
         """Signs that counted for nothing: too early, too late, or repeated."""
         return self._signs_dropped
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """For the scraper."""
+        return *self.gate.metrics(), *self._chores.nat_moves.metrics()
 
     @property
     def world(self) -> World:
@@ -205,8 +210,7 @@ class Reconciler:
         if not self._begun():
             return bool(self._early_chore())
         due = self._world.due
-        work = due.newcomers or due.strangers or due.endpoints or due.destinations or due.chores
-        return bool(work)
+        return any((due.newcomers, due.strangers, due.endpoints, due.destinations, due.chores))
 
     # -- the cut-over path -------------------------------------------------------------------------
 
@@ -359,9 +363,8 @@ class Reconciler:
 
     def _compare(self, dst: IPNetwork) -> None:
         """Make the routes to one address what they shall be."""
-        outcome = self._route(dst)
-        locals_ = self._world.roster.with_address(dst.network_address)
-        self._tell_route(locals_[0] if locals_ else None, outcome)
+        first = next(iter(self._world.roster.with_address(dst.network_address)), None)
+        self._tell_route(first, self._route(dst))
 
     def _route(self, dst: IPNetwork) -> Outcome:
         """Change the routes to one address in the kernel, unless they have to wait.
@@ -397,11 +400,8 @@ class Reconciler:
         """Whether an endpoint's policy lets its route into the kernel."""
         if local.machine.state not in RAISED:
             return bool(local.in_force)
-        now, episode, settings = (
-            self._clocks.monotonic(),
-            local.machine.episode,
-            self._world.settings,
-        )
+        now, episode = self._clocks.monotonic(), local.machine.episode
+        settings = self._world.settings
         latest = self._chores.has_latest_rules(local)
         standing = Standing(bool(local.in_force), latest, self._world.policy_in_sync)
         began = self.gate.began(local.id, episode)
@@ -437,11 +437,11 @@ class Reconciler:
             self._log.warning("route_failed", **about, reason=outcome.error)
             return
         if not outcome.added and not outcome.deleted:
-            if latency is not None and not outcome.added:
+            if latency is not None:
                 self._log.warning("route_waits_for_policy", **about)
             return
         raised = local is not None and local.machine.state in RAISED
-        reverted = any(self._is_raised(route) for route in outcome.deleted)
+        reverted = any(map(self._is_raised, outcome.deleted))
         event = "route_raised" if raised else "route_reverted" if reverted else "route_changed"
         self._log.info(
             event,

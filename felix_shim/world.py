@@ -236,7 +236,7 @@ class World:
                 self._take(key, endpoint)
             self.due.chores |= {NODE, BIRD, FLOWS, POLICY, OVERLAY}
         elif scope == POOLS:
-            self.due.chores |= {BIRD, POLICY, OVERLAY}
+            self.due.chores |= {BIRD, POLICY, OVERLAY, FLOWS}
         elif scope in (PEERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
         elif scope != ENDPOINTS:
