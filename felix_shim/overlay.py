@@ -101,8 +101,7 @@ class Ground:
 def overlay(ground: Ground, where: Whereabouts) -> Overlay:
     """What shall be; nothing while no pool wants it, or while this node has no end of its own."""
     nothing = Overlay(ground.version, settings=ground.settings)
-    switched = ground.settings.enabled if ground.version == 4 else None
-    if switched is False or not (ground.pools or switched):
+    if not ground.settings.wanted(ground.version, bool(ground.pools)):
         return nothing
     own = ground.places.get(ground.node)
     if own is None or own.tunnel is None:

@@ -18,8 +18,10 @@ from felix_shim.migration import wants_owner
 from felix_shim.model import EndpointId
 from felix_shim.overlay import Ground, Overlay, Whereabouts, overlay, uplink_of
 from felix_shim.overlay_places import Placement, Pool, overlay_pools, place, placement
+from felix_shim.overlay_settings import TunnelSettings
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
+from felix_shim.tunnel_rules import OpenTunnel
 from libtortie.datastore.port import Record
 from libtortie.model.ipam import Block, IPAddress
 from libtortie.model.keys import BlockKey, Blocks, IPNetwork
@@ -175,6 +177,16 @@ class OverlayDesk:
                 )
             )
         return OverlayPlan(tuple(grounds), self._whereabouts())
+
+    def open_tunnel(self, cluster: Cluster, settings: TunnelSettings) -> OpenTunnel | None:
+        """The port that other nodes' tunnels lead to, if this node has one."""
+        stored = cluster.pools()
+        versions = tuple(
+            version
+            for version in (4, 6)
+            if settings.wanted(version, bool(overlay_pools(stored, version)))
+        )
+        return OpenTunnel(settings.port, versions) if versions else None
 
     def _whereabouts(self) -> Whereabouts:
         local: dict[IPAddress, bool] = {}

@@ -30,6 +30,11 @@ class TunnelSettings:
     port: int = DEFAULT_PORT
     vni: int = DEFAULT_VNI
 
+    def wanted(self, version: int, pools: bool) -> bool:
+        """Whether a family has a tunnel; `pools`: whether any is in its overlay."""
+        switched = self.enabled if version == 4 else None
+        return pools if switched is None else switched
+
     def mtu_of(self, version: int, underlay: int) -> int:
         """The MTU of a family's tunnel over a link with this one; 0: leave the kernel's."""
         asked = self.mtu if version == 4 else self.mtu6

@@ -179,6 +179,7 @@ class World:
             nodes=self.cluster.node_addresses(),
             pools=tuple(pool.spec for pool in self.cluster.pools()),
             links=self.link_addresses,
+            tunnel=self.overlay.open_tunnel(self.cluster, self.settings.tunnel),
         )
 
     # -- stored resources --------------------------------------------------------------------

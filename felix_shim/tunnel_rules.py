@@ -1,0 +1,39 @@
+"""Who may speak to this node's end of the overlay: the cluster's nodes, and nobody else. Pure.
+
+VXLAN has no password: whoever reaches the port can put packets into the overlay, with any
+address inside. Workloads may not speak to it at all (their own chains see to that).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from felix_shim.failsafe import NODES, UDP
+from felix_shim.rules import DROP, Chain, InSet, IsProtocol, OnPort, Plain, Rule, Side
+from libtortie.model.policy import PortRange
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTunnel:
+    """A tunnel's port, and the families in which this node has one."""
+
+    port: int
+    versions: tuple[int, ...]
+
+
+def tunnel_in(tunnel: OpenTunnel) -> Chain:
+    """What comes to the port: no policy of the node's own closes it to nodes, or opens it."""
+    here = _to_port(tunnel)
+    known = (InSet(Side.SOURCE, NODES[version]) for version in tunnel.versions)
+    return (*(Rule((*here, one), Plain.ACCEPT) for one in known), Rule(here, DROP.verdict))
+
+
+def tunnel_out(tunnel: OpenTunnel) -> Chain:
+    """What goes to other nodes' ports passes."""
+    known = (InSet(Side.DESTINATION, NODES[version]) for version in tunnel.versions)
+    return tuple(Rule((*_to_port(tunnel), one), Plain.ACCEPT) for one in known)
+
+
+def _to_port(tunnel: OpenTunnel) -> tuple[IsProtocol, OnPort]:
+    port = PortRange(tunnel.port, tunnel.port)
+    return IsProtocol(UDP), OnPort(Side.DESTINATION, (port,))

@@ -1,0 +1,60 @@
+"""The tunnel's port is open to nodes and to nobody else, whatever the node's own policy says."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from felix_shim.cluster import FELIX, POOLS
+from felix_shim.drivers.nftables_rules import chain_text
+from felix_shim.events import Stored
+from felix_shim.failsafe import NODES
+from felix_shim.host_order import HostStage
+from felix_shim.host_rules import HOST_CHAINS, HostPlan
+from felix_shim.policy_book import PolicyRules
+from felix_shim.surroundings import NodeRules, Surroundings
+from felix_shim.tunnel_rules import OpenTunnel, tunnel_in, tunnel_out
+from libtortie.model.keys import Kind
+from libtortie.model.policy import ALL_LINKS, HostEnd
+from tests.fakes.agent_world import Bench, resource_record
+from tests.fakes.overlay_bench import block_record, pool_record, with_overlay
+
+BOTH = OpenTunnel(4789, (4, 6))
+NODE_SET = {version: f"{key.name}-0" for version, key in NODES.items()}
+
+
+def test_what_comes_in_and_goes_out() -> None:
+    sets = Surroundings(nodes=frozenset({ip_address("172.31.1.2")})).sets
+    assert chain_text(tunnel_in(BOTH), sets, "-0") == [
+        f"meta l4proto 17 th dport 4789 ip saddr @{NODE_SET[4]} accept",
+        f"meta l4proto 17 th dport 4789 ip6 saddr @{NODE_SET[6]} accept",
+        "meta l4proto 17 th dport 4789 counter drop",
+    ]
+    assert chain_text(tunnel_out(OpenTunnel(8472, (4,))), sets, "-0") == [
+        f"meta l4proto 17 th dport 8472 ip daddr @{NODE_SET[4]} accept"
+    ]
+
+
+def test_it_stands_before_the_nodes_own_policy() -> None:
+    closed = HostPlan(HostEnd("every", "n1", ALL_LINKS), closed=True)
+    nodes = frozenset({ip_address("172.31.1.2")})
+    found = NodeRules().added_to(
+        PolicyRules(hosts=(closed,)), Surroundings(nodes=nodes, tunnel=BOTH)
+    )
+    into = found.chains[HOST_CHAINS[HostStage.IN]]
+    assert into[: len(tunnel_in(BOTH))] == tunnel_in(BOTH)
+    assert len(into) > len(tunnel_in(BOTH))
+    assert set(NODES.values()) <= found.sets.keys()
+
+
+def test_the_agent_opens_it_with_the_overlay_and_closes_it_with_it() -> None:
+    bench = Bench()
+    bench.start()
+    chain = HOST_CHAINS[HostStage.IN]
+    assert bench.rules[-1].chains[chain] == ()
+    with_overlay(bench, block_record("n0"))
+    assert bench.rules[-1].chains[chain] == tunnel_in(OpenTunnel(4789, (4,)))
+    felix = resource_record(Kind.FELIX_CONFIGURATION, "default", {"vxlanPort": 8472})
+    bench.tell(Stored(FELIX, felix))
+    assert bench.rules[-1].chains[chain] == tunnel_in(OpenTunnel(8472, (4,)))
+    bench.tell(Stored(POOLS, pool_record("Never")))
+    assert bench.rules[-1].chains[chain] == ()
