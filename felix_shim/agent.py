@@ -30,7 +30,7 @@ from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
 from felix_shim.bird_daemon import bird_runner, raises_source
 from felix_shim.chores import Identity
-from felix_shim.cluster import BLOCKS, followed
+from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.complaint import Complaint
@@ -43,7 +43,6 @@ from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
-from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
 from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
@@ -53,7 +52,7 @@ from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
 from felix_shim.node import register
 from felix_shim.outlets import LANES, POLITE, Outlets
-from felix_shim.overlay_source import BlocksSource
+from felix_shim.overlay_layer import Layer, block_sources
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
@@ -276,7 +275,8 @@ def _live(parts: Parts) -> None:
     own = _own_addresses(parts, ipam)
     crew.start("own-addresses", own.run, own.stop)
     labels = start_pod_labels(parts.config, parts.store, parts.kube, crew, log)
-    blocks = _blocks(parts, inbox)
+    of_api = parts.config.datastore_type == "kubernetes"
+    blocks = block_sources(parts.store, inbox.post, log, of_api=of_api)
     for source in (
         *_followers(parts, inbox, (own.notice, labels, *(one.notice for one in blocks))),
         *blocks,
@@ -440,7 +440,9 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         warn=hands.events.warn if hands.events is not None else _no_event,
         closed=hands.events.closed if hands.events is not None else None,
         ask_raises=ask_raises,
-        lay_overlay=OverlayDriver(parts.kernel, parts.tunnels, parts.log).apply,
+        lay_overlay=Layer(
+            parts.kernel, parts.tunnels, parts.start_up.uplinks(), config.mtu_file, parts.log
+        ).outlet(),
         exchange=hands.peering.exchange,
         welcome=hands.peering.welcome,
     )
@@ -470,15 +472,6 @@ def _followers(
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))
         sources.append(KubeSource(parts.kube, Instance, inbox.post, parts.log))
     return sources
-
-
-def _blocks(parts: Parts, inbox: Inbox) -> tuple[BlocksSource, ...]:
-    """Where addresses are, for the overlay."""
-    of_api = parts.config.datastore_type == "kubernetes"
-    return tuple(
-        BlocksSource(StoreSource(parts.store, scope, inbox.post, parts.log, of_api))
-        for scope in BLOCKS
-    )
 
 
 def _bridge_logging(log: JsonLog) -> None:

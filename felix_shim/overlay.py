@@ -22,7 +22,7 @@ the store has shown that workload as the owner since: older news must not take t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 
 from felix_shim.overlay_places import Place, Placement, Pool
@@ -60,7 +60,8 @@ class Vtep:
 class Overlay:
     """One family's overlay. `uplink` has our own address; routes without a link leave by it.
 
-    `problems`: what cannot be reached and why, in words.
+    `wanted`: there is to be one, whether or not it can be made yet. `problems`: what cannot be
+    reached and why, in words.
     """
 
     version: int
@@ -69,6 +70,7 @@ class Overlay:
     settings: TunnelSettings = field(default_factory=TunnelSettings)
     vteps: frozenset[Vtep] = frozenset()
     routes: frozenset[Route] = frozenset()
+    wanted: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -107,7 +109,7 @@ def overlay(ground: Ground, where: Whereabouts) -> Overlay:
     if own is None or own.tunnel is None:
         lacks = "an address" if own is None else "a tunnel address"
         problem = f"Node {ground.node} has not got {lacks} of IPv{ground.version} yet"
-        return Overlay(ground.version, settings=ground.settings, problems=(problem,))
+        return replace(nothing, wanted=True, problems=(problem,))
     device = Device(
         DEVICES[ground.version],
         ground.settings.vni,
@@ -130,6 +132,7 @@ def overlay(ground: Ground, where: Whereabouts) -> Overlay:
         ground.settings,
         vteps,
         routes,
+        True,
         tuple(sorted(router.problems)),
     )
 
