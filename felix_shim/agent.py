@@ -259,7 +259,7 @@ def _live(parts: Parts) -> None:
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     raises = raises_source(parts.config, inbox.post, parts.log)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
-    peering = start_peering(parts.config, parts.address.address.ip, crew, log)
+    peering = start_peering(parts.config, parts.address.address.ip, crew, log, inbox.post)
     parts = replace(parts, metrics=(*parts.metrics, *peering.metrics))
     outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events, peering))
     reconciler = _reconciler(parts, outlets, inbox)
@@ -444,6 +444,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
             parts.kernel, parts.tunnels, parts.start_up.uplinks(), config.mtu_file, parts.log
         ).outlet(),
         exchange=hands.peering.exchange,
+        tell=hands.peering.tell,
         welcome=hands.peering.welcome,
     )
 

@@ -17,6 +17,7 @@ from felix_shim.cluster import NODES, scopes
 from felix_shim.drivers.sysctls import Wires
 from felix_shim.events import Done, RaisesSeen
 from felix_shim.exchange import exchange
+from felix_shim.herald import tidings
 from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
@@ -193,6 +194,9 @@ class Chores:
         cluster, machines = self.world.cluster, self.world.machines
         found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
         self.out.exchange(found)
+        if self.out.tell is not None:
+            owner = self.world.overlay.owner_elsewhere
+            self.out.tell(tidings(found.wishes, owner, cluster.node_address))
 
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""

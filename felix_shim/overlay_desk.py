@@ -132,6 +132,11 @@ class OverlayDesk:
             address in pool.cidr for pool in self._pools if pool.cidr.version == address.version
         )
 
+    def owner_elsewhere(self, address: IPAddress) -> str:
+        """The other node whose block an address of the overlay is from, or ""."""
+        found = self._block_of(address) if self.covers(address) else None
+        return found.node if found is not None and found.node != self.node else ""
+
     def counts(self, local: Local) -> bool:
         """Whether the store's word that a local address is elsewhere counts.
 

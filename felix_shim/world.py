@@ -227,7 +227,7 @@ class World:
         """Where addresses are; of it the overlay's own record is kept, and no other."""
         first = isinstance(event, Listed) and self.cluster.replace(event.scope, ())
         if self.overlay.feed(event) or first:
-            self.due.chores.add(OVERLAY)
+            self.due.chores |= {OVERLAY, FLOWS}
 
     def _resource_changed(self, scope: Scope) -> None:
         if scope == FELIX:

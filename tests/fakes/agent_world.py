@@ -34,6 +34,7 @@ from felix_shim.events import (
     Unstored,
     Vanished,
 )
+from felix_shim.herald import Tidings
 from felix_shim.inbox import Inbox
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job, perform
@@ -246,6 +247,7 @@ class Bench:
         self.urgent = False
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
+        self.told: Mapping[EndpointId, Tidings] = {}
         self.told_closed: list[tuple[EndpointId, str]] = []
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
@@ -269,6 +271,8 @@ class Bench:
             warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
             closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
+            exchange=lambda found: None,
+            tell=self._tell,
             lay_overlay=OverlayDriver(self.kernel, self.tunnels, self.log).apply,
         )
         identity = Identity(
@@ -331,6 +335,9 @@ class Bench:
 
     def _own(self, wanted: Mapping[EndpointId, Ownership]) -> None:
         self.owned = wanted
+
+    def _tell(self, wanted: Mapping[EndpointId, Tidings]) -> None:
+        self.told = wanted
 
     def _ask(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
         self.asked, self.urgent = addresses, urgent

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
 
 from felix_shim.cluster import BLOCKS, NODES, POOLS
 from felix_shim.events import Listed, Stored, Unstored
+from felix_shim.herald import Tidings
 from felix_shim.migration import State
+from felix_shim.model import EndpointId
 from felix_shim.settings import Settings
 from felix_shim.state import Memory, decode, encode
 from libtortie.datastore.port import Record
 from libtortie.errors import KernelError
 from libtortie.linux.port import RouteType
-from tests.fakes.agent_world import ADDRESS, NODE, Bench, endpoint_record, instance, migration
+from tests.fakes.agent_world import (
+    ADDRESS,
+    NAMESPACE,
+    NODE,
+    Bench,
+    endpoint_record,
+    instance,
+    migration,
+)
 from tests.fakes.migrating_bench import CONVERGENCE, succeed, target_bench
 from tests.fakes.overlay_bench import (
     CIDR,
@@ -284,6 +294,17 @@ def test_a_notice_of_the_next_target_counts_before_any_swap() -> None:
     store(bench, block_record("n0", "n2", owner="n0", uid="m2"))
     cut_over(bench, "n2", "m2")
     assert (bench.metrics("tgt"), away(bench)) == ([], "n2")
+
+
+@pytest.mark.parametrize(("owner", "whom"), [("n2", "n2"), ("n0", ""), (NODE, "")])
+def test_the_owner_of_the_block_is_told_first(owner: str, whom: str) -> None:
+    """The source, n0, is told anyhow; and so is this node."""
+    bench = arriving(owner)
+    one = EndpointId(NAMESPACE, "tgt")
+    told = Tidings("m1", (ip_address(ADDRESS),), "n2", IPv4Address("172.31.2.2"))
+    assert bench.told == ({one: told} if whom else {})
+    bench.sign("tgt")
+    assert bench.told == ({one: replace(told, arrived=True)} if whom else {})
 
 
 def test_a_failed_migration_leaves_the_way_to_the_source() -> None:
