@@ -20,6 +20,7 @@ from felix_shim.peers import DEFAULT_PORT
 from felix_shim.policy_compile import merged
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
+from libtortie.model.fields import Encapsulation
 from libtortie.model.policy import PortRange
 from libtortie.rotating import Limits
 
@@ -57,6 +58,7 @@ class PoolConfig(_Strict):
     nat_outgoing: bool | None = None
     node_selector: str = "all()"
     disable_bgp_export: bool = False
+    vxlan_mode: Encapsulation = "Never"
 
     def check(self, version: int) -> None:
         """Raises ValueError for what is no pool of the family."""

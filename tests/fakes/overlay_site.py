@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
 import subprocess
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from libtortie.model.keys import Kind
 from tests.fakes import frames
 from tests.fakes.agent_world import resource_record
 from tests.fakes.called_node import CalledNode
+from tests.fakes.certificates import Authority
 from tests.fakes.cni_world import CniWorld
 from tests.fakes.node_process import API_PORT, DEADLINE, ip, until
 
@@ -47,6 +49,7 @@ class OverlayNode(CalledNode):
             ip=f"{site.address(number)}/24",
             sqlite_path=str(site.root / "tortie.db"),
             log_level="debug",
+            **site.certificate(f"n{number}"),
         )
         self.world = site.world
         self.config["k8s_api_root"] = f"http://{FABRIC}:{API_PORT}"
@@ -120,6 +123,7 @@ class OverlaySite:
         self.world = CniWorld(root / "world")
         self.nodes: list[OverlayNode] = []
         self.address_of_vm = ""
+        self.authority = Authority(root, "peers")
         with ExitStack() as stack:
             ip("netns", "add", name)
             stack.callback(self._delete_fabric)
@@ -157,6 +161,37 @@ class OverlaySite:
     def address(self, number: int) -> str:
         """A node's own address."""
         return f"172.31.1.{10 + number}"
+
+    def certificate(self, node: str) -> dict[str, str]:
+        """Who a node is to other agents."""
+        pair = self.authority.node(node)
+        return {
+            "peer_ca_file": str(self.authority.cert),
+            "peer_cert_file": str(pair.cert),
+            "peer_key_file": str(pair.key),
+        }
+
+    @contextmanager
+    def full_store(self) -> Iterator[None]:
+        """Nobody can write to the store meanwhile."""
+        with closing(sqlite3.connect(self.root / "tortie.db", isolation_level=None)) as holder:
+            holder.execute(f"PRAGMA busy_timeout = {int(DEADLINE * 1000)}")
+            holder.execute("BEGIN IMMEDIATE")
+            yield
+            holder.execute("ROLLBACK")
+
+    def gateway_mac(self, number: int, pod: str) -> str:
+        """The MAC under which a pod's kernel knows its gateway, as a guest would."""
+        command = ["ip", "-n", self.nodes[number].sandbox(pod).rpartition("/")[2], "-j", "neigh"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        known = {one["dst"]: one.get("lladdr", "") for one in json.loads(done.stdout)}
+        return str(known["169.254.1.1"])
+
+    def know_gateway(self, number: int, pod: str, mac: str) -> None:
+        """Have a pod's kernel know it by this one, and never ask."""
+        space = self.nodes[number].sandbox(pod).rpartition("/")[2]
+        words = f"neigh replace 169.254.1.1 lladdr {mac} dev eth0 nud permanent"
+        ip("-n", space, *words.split())
 
     def in_fabric(self, work: Callable[[], object]) -> None:
         """Do something in the fabric's namespace."""

@@ -76,6 +76,50 @@ def test_a_vm_moves_to_a_third_node_from_a_block_that_is_neithers(site: OverlayS
     moved(site, to=2)
 
 
+def test_while_the_store_is_stuck_the_source_forwards_and_the_rest_follows_later(
+    site: OverlaySite,
+) -> None:
+    """The swap cannot be stored. The source hears it from the target, and third nodes go on
+    sending to the source, which is the block's owner: nobody is without the VM."""
+    site.migrate(1)
+    with site.full_store():
+        site.leave(0, SOURCE)
+        site.nodes[1].announce(TARGET)
+        until("the source forwards", lambda: site.ways()[:2] == ["n1", "here"])
+        assert site.ways()[2] == "n0"
+        answered(site)
+    moved(site)
+
+
+def test_an_owner_that_is_not_the_source_is_told_too(site: OverlaySite) -> None:
+    site.migrate(1)
+    site.leave(0, SOURCE)
+    site.nodes[1].announce(TARGET)
+    moved(site)
+    site.succeed(1)
+    site.nodes[0].done("DEL", SOURCE, SOURCE)
+    until("the route is reverted", lambda: site.nodes[1].metrics(TARGET) == [1024])
+    site.migrate(2, migration="m2", pod="virt-launcher-db-2")
+    with site.full_store():
+        site.leave(1, TARGET)
+        site.nodes[2].announce("virt-launcher-db-2")
+        until("n0 has it from n2", lambda: site.ways()[0] == "n2")
+    moved(site, to=2)
+
+
+def test_the_guest_finds_its_gateway_where_it_left_it(site: OverlaySite) -> None:
+    """What it has cached at the source is right at the target, without asking anybody."""
+    answered(site)
+    mac = site.gateway_mac(0, SOURCE)
+    assert mac == "ee:ee:ee:ee:ee:ee"
+    site.migrate(1)
+    site.know_gateway(1, TARGET, mac)
+    site.leave(0, SOURCE)
+    site.nodes[1].announce(TARGET)
+    moved(site)
+    assert site.gateway_mac(1, TARGET) == mac
+
+
 def test_a_cluster_leaves_the_overlay_and_comes_back(site: OverlaySite) -> None:
     answered(site)
     site.put(Kind.IP_POOL, "pool", cidr="10.65.0.0/24", blockSize=26, vxlanMode="CrossSubnet")
