@@ -24,6 +24,7 @@ from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.nat_moves import NatMoves
 from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, STATUS, SURVEY, Outlets
+from felix_shim.overlay import Composer
 from felix_shim.overlay_desk import OverlayPlan
 from felix_shim.policy_blame import RuleRefused
 from felix_shim.roster import Local
@@ -74,6 +75,7 @@ class Chores:
     _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
+    _composer: Composer = field(default_factory=Composer)
     nat_moves: NatMoves = field(init=False)
 
     def __post_init__(self) -> None:
@@ -285,7 +287,7 @@ class Chores:
 
     def _lay_overlay(self, plan: OverlayPlan, look: object) -> frozenset[str]:
         if self.out.lay_overlay is not None:
-            self.out.lay_overlay(plan.overlays(), look)
+            self.out.lay_overlay(plan.overlays(self._composer), look)
         return frozenset()
 
     def _write_status(

@@ -69,9 +69,15 @@ class Overlay:
     uplink: str = ""
     settings: TunnelSettings = field(default_factory=TunnelSettings)
     vteps: frozenset[Vtep] = frozenset()
-    routes: frozenset[Route] = frozenset()
+    blocks: frozenset[Route] = frozenset()
+    hosts: frozenset[Route] = frozenset()
     wanted: bool = False
     problems: tuple[str, ...] = ()
+
+    @property
+    def routes(self) -> frozenset[Route]:
+        """All of them: to blocks, and to single addresses."""
+        return self.blocks | self.hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +85,14 @@ class Whereabouts:
     """Where addresses are: by the store, and by what nodes themselves say of VMs they have heard.
 
     `heard` is newer than the store. `local` are the addresses of this node's workloads, and of
-    each whether the store's word for its being elsewhere counts.
+    each whether the store's word for its being elsewhere counts. `near` are the placements that
+    single addresses can depend on (None: any of them); `version` is another number for other
+    blocks or owners of blocks (negative: unknown).
     """
 
     placements: tuple[Placement, ...] = ()
+    near: tuple[Placement, ...] | None = None
+    version: int = -1
     heard: Mapping[IPAddress, str] = field(default_factory=dict)
     local: Mapping[IPAddress, bool] = field(default_factory=dict)
 
@@ -100,8 +110,20 @@ class Ground:
     uplink: str = ""
 
 
-def overlay(ground: Ground, where: Whereabouts) -> Overlay:
-    """What shall be; nothing while no pool wants it, or while this node has no end of its own."""
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What of a family's overlay no VM's move changes."""
+
+    vteps: frozenset[Vtep]
+    blocks: frozenset[Route]
+    problems: frozenset[str]
+
+
+def overlay(ground: Ground, where: Whereabouts, base: Base | None = None) -> Overlay:
+    """What shall be; nothing while no pool wants it, or while this node has no end of its own.
+
+    `base` is `lay_base` of the same, where that is known already.
+    """
     nothing = Overlay(ground.version, settings=ground.settings)
     if not ground.settings.wanted(ground.version, bool(ground.pools)):
         return nothing
@@ -110,31 +132,53 @@ def overlay(ground: Ground, where: Whereabouts) -> Overlay:
         lacks = "an address" if own is None else "a tunnel address"
         problem = f"Node {ground.node} has not got {lacks} of IPv{ground.version} yet"
         return replace(nothing, wanted=True, problems=(problem,))
-    device = Device(
-        DEVICES[ground.version],
-        ground.settings.vni,
-        ground.settings.port,
-        own.underlay.ip,
-        own.tunnel,
-        own.mac,
+    settings, name = ground.settings, DEVICES[ground.version]
+    device = Device(name, settings.vni, settings.port, own.underlay.ip, own.tunnel, own.mac)
+    base = base or lay_base(ground, where.placements)
+    router = _Router(ground, own)
+    hosts = frozenset(router.to_addresses(elsewhere(where, ground.node)))
+    problems = tuple(sorted(base.problems | router.problems))
+    return Overlay(
+        ground.version,
+        device,
+        ground.uplink,
+        settings,
+        base.vteps,
+        base.blocks,
+        hosts,
+        True,
+        problems,
     )
+
+
+def lay_base(ground: Ground, placements: Iterable[Placement]) -> Base:
+    """Far ends, and routes to blocks."""
+    own = ground.places.get(ground.node)
+    if own is None:
+        return Base(frozenset(), frozenset(), frozenset())
     vteps = frozenset(
         Vtep(there.tunnel, there.mac, there.underlay.ip)
         for there in ground.places.values()
         if there.tunnel is not None and there.node != ground.node
     )
     router = _Router(ground, own)
-    routes = frozenset(router.routes(where))
-    return Overlay(
-        ground.version,
-        device,
-        ground.uplink,
-        ground.settings,
-        vteps,
-        routes,
-        True,
-        tuple(sorted(router.problems)),
-    )
+    blocks = frozenset(router.to_blocks(placements))
+    return Base(vteps, blocks, frozenset(router.problems))
+
+
+@dataclass(slots=True)
+class Composer:
+    """Overlays as `overlay` has them, without working out again what cannot have changed."""
+
+    _bases: dict[int, tuple[Ground, int, Base]] = field(default_factory=dict)
+
+    def compose(self, ground: Ground, where: Whereabouts) -> Overlay:
+        """A family's overlay; the same objects for what is the same as last time."""
+        known = self._bases.get(ground.version)
+        if known is None or where.version < 0 or known[:2] != (ground, where.version):
+            known = (ground, where.version, lay_base(ground, where.placements))
+            self._bases[ground.version] = known
+        return overlay(ground, where, known[2])
 
 
 def elsewhere(where: Whereabouts, node: str) -> dict[IPAddress, str]:
@@ -142,12 +186,14 @@ def elsewhere(where: Whereabouts, node: str) -> dict[IPAddress, str]:
     found: dict[IPAddress, str] = {}
     by_store: dict[IPAddress, str] = {}
     blocks: dict[IPAddress, str] = {}
-    for one in where.placements:
+    for one in where.placements if where.near is None else where.near:
+        if one.single and one.node:
+            found[one.cidr.network_address] = one.node
         found.update(one.strays)
         for address in where.local.keys() & one.nodes.keys():
             by_store[address] = one.nodes[address]
         for address in where.heard:
-            if address in one.cidr:
+            if address in one.cidr and not one.single:
                 blocks[address] = one.node
     for address, there in where.heard.items():
         found[address] = there
@@ -169,16 +215,19 @@ class _Router:
     own: Place
     problems: set[str] = field(default_factory=set)
 
-    def routes(self, where: Whereabouts) -> Iterator[Route]:
-        for one in where.placements:
+    def to_blocks(self, placements: Iterable[Placement]) -> Iterator[Route]:
+        """But for blocks of a single address, whose routes are host routes."""
+        for one in placements:
             pool = self._pool(one.cidr)
-            if pool is None or not one.node:
+            if pool is None or not one.node or one.single:
                 continue
             if one.node != self.ground.node:
                 yield from self._towards(one.cidr, one.node, pool)
-            elif one.cidr.prefixlen < one.cidr.max_prefixlen:
+            else:
                 yield self._route(one.cidr, type=RouteType.BLACKHOLE)
-        for address, node in elsewhere(where, self.ground.node).items():
+
+    def to_addresses(self, elsewhere: Mapping[IPAddress, str]) -> Iterator[Route]:
+        for address, node in elsewhere.items():
             dst = ip_network(address)
             pool = self._pool(dst)
             if pool is not None:

@@ -16,8 +16,8 @@ from felix_shim.cluster import Cluster
 from felix_shim.events import CutOver, Listed, Stored, Unstored
 from felix_shim.migration import wants_owner
 from felix_shim.model import EndpointId
-from felix_shim.overlay import Ground, Overlay, Whereabouts, overlay, uplink_of
-from felix_shim.overlay_places import Placement, Pool, overlay_pools, place, placement
+from felix_shim.overlay import Composer, Ground, Overlay, Whereabouts, uplink_of
+from felix_shim.overlay_places import Place, Placement, Pool, overlay_pools, place, placement
 from felix_shim.overlay_settings import TunnelSettings
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
@@ -25,6 +25,7 @@ from felix_shim.tunnel_rules import OpenTunnel
 from libtortie.datastore.port import Record
 from libtortie.model.ipam import Block, IPAddress
 from libtortie.model.keys import BlockKey, Blocks, IPNetwork
+from libtortie.model.resources import Node
 
 CLAIM_SECONDS = 30.0
 
@@ -44,9 +45,9 @@ class OverlayPlan:
     grounds: tuple[Ground, ...]
     where: Whereabouts
 
-    def overlays(self) -> tuple[Overlay, ...]:
+    def overlays(self, composer: Composer) -> tuple[Overlay, ...]:
         """What shall be."""
-        return tuple(overlay(ground, self.where) for ground in self.grounds)
+        return tuple(composer.compose(ground, self.where) for ground in self.grounds)
 
 
 @dataclass(slots=True)
@@ -60,6 +61,11 @@ class OverlayDesk:
     _claims: dict[IPAddress, Claim] = field(default_factory=dict)
     _confirmed: set[EndpointId] = field(default_factory=set)
     _pools: tuple[Pool, ...] = ()
+    _version: int = 0
+    _strays: set[IPNetwork] = field(default_factory=set)
+    """Blocks with addresses that have routes of their own."""
+    _grounds: dict[int, Ground] = field(default_factory=dict)
+    _places: dict[str, tuple[Node, dict[int, Place | None]]] = field(default_factory=dict)
 
     # -- what is heard -----------------------------------------------------------------------
 
@@ -87,6 +93,9 @@ class OverlayDesk:
         now = placement(block)
         self._placements[block.cidr] = now
         self._lengths.add(block.cidr.prefixlen)
+        self._version += before.node != now.node
+        own_way = now.strays or now.single
+        (self._strays.add if own_way else self._strays.discard)(block.cidr)
         self._confirm(now)
         self._judge_claims()
         if (before.node, before.strays, before.targets) != (now.node, now.strays, now.targets):
@@ -97,6 +106,8 @@ class OverlayDesk:
     def drop(self, cidr: IPNetwork) -> bool:
         """A block was deleted; True when it was known."""
         known = self._placements.pop(cidr, None) is not None
+        self._version += known
+        self._strays.discard(cidr)
         self._judge_claims()
         return known
 
@@ -165,23 +176,27 @@ class OverlayDesk:
         nodes, stored = cluster.nodes(), cluster.pools()
         pools = {version: overlay_pools(stored, version) for version in (4, 6)}
         self._pools = pools[4] + pools[6]
-        grounds = []
+        self._read_places(nodes)
         for version, priorities in ((4, settings.ipv4), (6, settings.ipv6)):
-            found = ((name, place(name, node, version)) for name, node in nodes.items())
+            found = ((name, held[1][version]) for name, held in self._places.items())
             places = {name: one for name, one in found if one is not None}
             own = places.get(self.node)
-            grounds.append(
-                Ground(
-                    version,
-                    self.node,
-                    pools[version],
-                    places,
-                    settings.tunnel,
-                    priorities.overlay,
-                    uplink_of(own.underlay, links) if own else "",
-                )
-            )
-        return OverlayPlan(tuple(grounds), self._whereabouts())
+            uplink = uplink_of(own.underlay, links) if own else ""
+            metric, tunnel = priorities.overlay, settings.tunnel
+            ground = Ground(version, self.node, pools[version], places, tunnel, metric, uplink)
+            if self._grounds.get(version) != ground:
+                self._grounds[version] = ground
+        return OverlayPlan((self._grounds[4], self._grounds[6]), self._whereabouts())
+
+    def _read_places(self, nodes: Mapping[str, Node]) -> None:
+        """The ends of each node, made anew only for a Node that changed."""
+        fresh = {}
+        for name, node in nodes.items():
+            held = self._places.get(name)
+            if held is None or held[0] is not node:
+                held = (node, {version: place(name, node, version) for version in (4, 6)})
+            fresh[name] = held
+        self._places = fresh
 
     def open_tunnel(self, cluster: Cluster, settings: TunnelSettings) -> OpenTunnel | None:
         """The port that other nodes' tunnels lead to, if this node has one."""
@@ -199,8 +214,13 @@ class OverlayDesk:
             counts = self.counts(one)
             for address in one.endpoint.addresses:
                 local[address] = counts and local.get(address, True)
+        concerned = (self._block_of(address) for address in (*local, *self._claims))
+        near = {one.cidr: one for one in concerned if one is not None}
+        near |= {cidr: self._placements[cidr] for cidr in self._strays}
         return Whereabouts(
             tuple(self._placements.values()),
+            tuple(near.values()),
+            self._version,
             {address: claim.node for address, claim in self._claims.items()},
             local,
         )

@@ -45,6 +45,11 @@ class Placement:
         strays = {address: node for address, node in self.nodes.items() if node != self.node}
         object.__setattr__(self, "strays", strays)
 
+    @property
+    def single(self) -> bool:
+        """Whether the block is one address."""
+        return self.cidr.prefixlen == self.cidr.max_prefixlen
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

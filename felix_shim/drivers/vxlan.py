@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_interface
 
 from felix_shim.jsonlog import Log
-from felix_shim.overlay import DEVICES, Device, Overlay, is_overlay
+from felix_shim.overlay import DEVICES, Device, Overlay, Vtep, is_overlay
 from libtortie.errors import KernelError, NotFound
 from libtortie.linux.port import MAIN_TABLE, Kernel, Route
 from libtortie.linux.tunnel import TunnelKernel, VxlanLink
@@ -27,7 +27,10 @@ class _Made:
     """What the kernel has of a family's overlay, as far as we know."""
 
     overlay: Overlay
-    routes: frozenset[Route]
+    blocks: frozenset[Route]
+    hosts: frozenset[Route]
+    vteps: frozenset[Vtep] | None = None
+    """Those that the entries were last made for."""
     neighbours: dict[IPAddress, str] = field(default_factory=dict)
     forwarding: dict[str, IPAddress] = field(default_factory=dict)
 
@@ -64,14 +67,19 @@ class OverlayDriver:
         made = self._made.pop(wanted.version, None)
         if made is None or not _same_ground(made.overlay, wanted):
             made = self._found(wanted)
-        if wanted.device is not None:
+        ends_differ = made.vteps is not wanted.vteps
+        if wanted.device is not None and ends_differ:
             self._ensure_ends(wanted.device.name, wanted, made)
-        made.routes, refused = self._routes(made.routes, wanted.routes)
+        made.hosts, refused = self._routes(made.hosts, wanted.hosts, wanted.blocks)
         failures += refused
+        if made.blocks is not wanted.blocks:
+            made.blocks, refused = self._routes(made.blocks, wanted.blocks, wanted.hosts)
+            failures += refused
         if wanted.device is None:
             self._remove_device(DEVICES[wanted.version])
-        else:
+        elif ends_differ:
             self._sweep_ends(wanted.device.name, wanted, made)
+            made.vteps = wanted.vteps
         made.overlay = wanted
         self._made[wanted.version] = made
 
@@ -82,7 +90,8 @@ class OverlayDriver:
         if wanted.device is not None:
             self._ensure_device(wanted, wanted.device)
         present = self._kernel.routes(version=wanted.version, table=MAIN_TABLE)
-        made = _Made(wanted, frozenset(filter(is_overlay, present)))
+        ours = frozenset(filter(is_overlay, present))
+        made = _Made(wanted, ours - wanted.hosts, ours & wanted.hosts)
         if wanted.device is not None:
             name = wanted.device.name
             made.neighbours = {
@@ -136,9 +145,14 @@ class OverlayDriver:
     # -- routes ------------------------------------------------------------------------------
 
     def _routes(
-        self, before: frozenset[Route], wanted: frozenset[Route]
+        self, before: frozenset[Route], wanted: frozenset[Route], others: frozenset[Route]
     ) -> tuple[frozenset[Route], list[str]]:
-        """The routes there are now, and why some are not as they shall be."""
+        """The routes there are now, and why some are not as they shall be.
+
+        What has the key of one of the `others` is theirs by now, and stays.
+        """
+        if before == wanted:
+            return wanted, []
         there, failures = set(before), []
         keys = {(route.dst, route.priority): route for route in before}
         for route in sorted(wanted - before, key=_order):
@@ -149,13 +163,20 @@ class OverlayDriver:
                 continue
             there.discard(keys.get((route.dst, route.priority), route))
             there.add(route)
-        kept = {(route.dst, route.priority) for route in wanted}
-        for route in sorted(before - wanted, key=_order):
+        stale = before - wanted
+        lengths = {route.dst.prefixlen for route in stale}
+        kept = {
+            (route.dst, route.priority)
+            for routes in ((wanted, others) if stale else ())
+            for route in routes
+            if route.dst.prefixlen in lengths
+        }
+        for route in sorted(stale, key=_order):
             if (route.dst, route.priority) in kept:
                 continue
             self._kernel.delete_route(route)
             there.discard(route)
-        return frozenset(there), failures
+        return (frozenset(there) if failures else wanted), failures
 
     def _complain(self, overlays: Iterable[Overlay]) -> None:
         problems = frozenset(text for one in overlays for text in one.problems)
