@@ -106,6 +106,7 @@ def _own_rules(plans: tuple[HostPlan, ...], around: Surroundings) -> PolicyRules
         into, out_of = HOST_CHAINS[HostStage.IN], HOST_CHAINS[HostStage.OUT]
         chains[into] = tunnel_in(around.tunnel) + chains[into]
         chains[out_of] = tunnel_out(around.tunnel) + chains[out_of]
+        chains[NAT_CHAIN] = tunnel_out(around.tunnel) + chains[NAT_CHAIN] if around.nat else ()
     used = frozenset().union(*(sets_of(chain) for chain in chains.values()))
     sets = {key: elements for key, elements in around.sets.items() if key in used}
     return PolicyRules(chains, sets)

@@ -29,7 +29,8 @@ def tunnel_in(tunnel: OpenTunnel) -> Chain:
 
 
 def tunnel_out(tunnel: OpenTunnel) -> Chain:
-    """What goes to other nodes' ports passes."""
+    """What goes to other nodes' ports passes; and goes as it is: a workload's packet to one must
+    not get there with the address of its node, which is let in."""
     known = (InSet(Side.DESTINATION, NODES[version]) for version in tunnel.versions)
     return tuple(Rule((*_to_port(tunnel), one), Plain.ACCEPT) for one in known)
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+import pytest
+
 from felix_shim.cluster import FELIX, POOLS
 from felix_shim.drivers.nftables_rules import chain_text
 from felix_shim.events import Stored
 from felix_shim.failsafe import NODES
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS, HostPlan
+from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy_book import PolicyRules
 from felix_shim.surroundings import NodeRules, Surroundings
 from felix_shim.tunnel_rules import OpenTunnel, tunnel_in, tunnel_out
 from libtortie.model.keys import Kind
 from libtortie.model.policy import ALL_LINKS, HostEnd
+from libtortie.model.resources import IPPoolSpec
 from tests.fakes.agent_world import Bench, resource_record
 from tests.fakes.overlay_bench import block_record, pool_record, with_overlay
 
@@ -44,6 +48,15 @@ def test_it_stands_before_the_nodes_own_policy() -> None:
     assert into[: len(tunnel_in(BOTH))] == tunnel_in(BOTH)
     assert len(into) > len(tunnel_in(BOTH))
     assert set(NODES.values()) <= found.sets.keys()
+
+
+@pytest.mark.parametrize("nat", [False, True])
+def test_no_workload_gets_in_under_its_nodes_address(nat: bool) -> None:
+    """`natOutgoing` would have its packet to a node's tunnel come from the node."""
+    pool = IPPoolSpec(cidr="10.65.0.0/16", nat_outgoing=nat)
+    around = Surroundings(pools=(pool,), tunnel=BOTH)
+    chain = NodeRules().added_to(PolicyRules(), around).chains[NAT_CHAIN]
+    assert chain == ((*tunnel_out(BOTH), *around.nat) if nat else ())
 
 
 def test_the_agent_opens_it_with_the_overlay_and_closes_it_with_it() -> None:
