@@ -60,7 +60,7 @@ class Elsewhere:
 
     def of(self, local: Local) -> tuple[int, bool]:
         """The newest raise elsewhere of a workload's addresses, and whether any is announced
-        there. What the overlay showed before a restart counts only as far as it would now."""
+        there. A way that the overlay has counts as a raise only where it says anything."""
         addresses = local.endpoint.addresses
         newest = 0
         for address in addresses:
@@ -76,10 +76,6 @@ class Elsewhere:
         return ",".join(one for one in hops if not one.startswith(_OVERLAID)), False
 
     def _overlaid(self, address: IPAddress) -> str:
-        """The hop to which the overlay leads a local workload's address, "" for none."""
+        """The hop to which this kernel's overlay leads an address, "" for none."""
         route = self.routes.tunnelled(ip_network(address))
-        if route is None:
-            return ""
-        locals_ = self.roster.with_address(address)
-        believed = any(self.overlay.believes(local, address) for local in locals_)
-        return f"{_OVERLAID}{route.gateway}" if believed else ""
+        return "" if route is None else f"{_OVERLAID}{route.gateway}"

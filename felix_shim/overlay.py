@@ -197,7 +197,7 @@ def elsewhere(where: Whereabouts, node: str) -> dict[IPAddress, str]:
                 blocks[address] = one.node
     for address, there in where.heard.items():
         found[address] = there
-        if there == blocks.get(address, "") and address not in where.local:
+        if there == blocks.get(address, ""):
             del found[address]  # its block's route leads there
     for address, credible in where.local.items():
         there = where.heard.get(address) or (by_store.get(address, "") if credible else "")

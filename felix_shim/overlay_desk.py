@@ -164,8 +164,11 @@ class OverlayDesk:
         return local.id in self._confirmed
 
     def believes(self, local: Local, address: IPAddress) -> bool:
-        """Whether a route that leads an address of a local workload elsewhere says anything."""
-        return address in self._claims or self.counts(local)
+        """Whether a route that leads an address of a local workload elsewhere says anything: not
+        while the store has the address here, for then it is what is left of an older way."""
+        if address in self._claims:
+            return True
+        return self.counts(local) and self._stored(address) != self.node
 
     def plan(
         self, cluster: Cluster, settings: Settings, links: Mapping[str, frozenset[IPAddress]]

@@ -150,6 +150,8 @@ def test_across_subnets_only() -> None:
     assert (direct.ifname, direct.gateway) == ("eth0", ip_address("172.31.3.9"))
     assert by_dst[BLOCKS["n2"]].ifname == "vxlan.calico"
     assert is_overlay(direct)
+    always = overlay(replace(ground(), places={**made.places, "n1": near}), where())
+    assert {route.ifname for route in always.routes if route.gateway} == {"vxlan.calico"}
 
 
 def test_addresses_outside_the_overlays_pools_are_not_its_business() -> None:

@@ -288,6 +288,34 @@ def test_news_newer_than_the_swap_does(settled: bool) -> None:
     assert bench.state("tgt") is (State.DEPARTED if settled else State.SUPPRESSED)
 
 
+def test_two_swaps_heard_of_at_once_are_two() -> None:
+    """The store has had the VM here, though nothing was made of that in between."""
+    bench = arriving()
+    bench.sign("tgt")
+    for block in (block_record(NODE, owner="n0"), block_record("n2", owner="n0")):
+        bench.inbox.post(Stored(BLOCKS[0], block))
+    bench.settle()
+    assert (bench.metrics("tgt"), away(bench)) == ([], "n2")
+
+
+def test_a_way_that_does_not_go_keeps_the_raised_route() -> None:
+    """Reverted, the route would be worse than the way to the source that nobody can remove."""
+
+    def refuse(operation: str, subject: str) -> None:
+        if operation == "delete_route" and subject.endswith("metric 896"):
+            raise KernelError("busy")
+
+    bench = arriving()
+    bench.kernel.namespaces.before = refuse
+    bench.sign("tgt")
+    succeed(bench)
+    bench.advance(CONVERGENCE + 1)
+    assert (bench.metrics("tgt"), away(bench)) == ([512], "n0")
+    bench.kernel.namespaces.before = lambda operation, subject: None
+    bench.advance(CONVERGENCE)
+    assert (bench.metrics("tgt"), away(bench)) == ([1024], "")
+
+
 def test_a_notice_of_the_next_target_counts_before_any_swap() -> None:
     bench = arriving()
     bench.sign("tgt")
@@ -387,6 +415,32 @@ def test_a_way_to_the_source_that_was_seen_too_late_is_no_raise_after_a_restart(
     bench.saved = encode(late, "boot", bench.clock.now)
     fresh = restart(bench, block_record("n0", NODE), TARGET)
     assert fresh.state("tgt") is State.LIVE
+    assert (fresh.metrics("tgt"), away(fresh)) == ([512], "")
+
+
+def test_what_is_left_of_the_way_to_the_source_is_no_raise_once_the_swap_is_stored() -> None:
+    """The agent died when it had raised its route and not yet removed the way to the source; the
+    store names this node before that is removed."""
+
+    def refuse(operation: str, subject: str) -> None:
+        if operation == "delete_route" and subject.endswith("metric 896"):
+            raise KernelError("busy")
+
+    bench = arriving()
+    bench.kernel.namespaces.before = refuse
+    bench.sign("tgt")
+    old = decode(bench.saved, "boot", bench.clock.now, Settings())
+    (held,) = old.machines
+    machine = replace(held.machine, seen_raise=0, last_raise=0)
+    bench.saved = encode(
+        Memory((replace(held, machine=machine),), old.raises), "boot", bench.clock.now
+    )
+    fresh = restart(bench, block_record("n0", NODE), TARGET)
+    store(fresh, block_record(NODE, owner="n0"))
+    assert fresh.state("tgt") is State.LIVE
+    assert (fresh.metrics("tgt"), away(fresh)) == ([512], "n0")
+    fresh.kernel.namespaces.before = lambda operation, subject: None
+    fresh.advance(31)
     assert (fresh.metrics("tgt"), away(fresh)) == ([512], "")
 
 
