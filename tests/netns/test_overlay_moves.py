@@ -150,7 +150,7 @@ def in_target(site: OverlaySite) -> None:
 
 
 def after_the_raise(site: OverlaySite) -> None:
-    """The route is raised, nothing is remembered, the owner not swapped."""
+    """The route is raised, or about to be; nothing is remembered, the owner not swapped."""
     arm(site.nodes[1].root, "lane-memory", "save")
     arrive(site)
     assert site.nodes[1].agent is not None
@@ -192,6 +192,17 @@ def the_third(site: OverlaySite) -> None:
     third.start()
 
 
+def goes_on_speaking(site: OverlaySite) -> None:
+    """A VM says more than one thing: the agent may have died before it heard the first."""
+
+    def heard() -> bool:
+        if site.ways()[1] != "here":
+            site.nodes[1].announce(TARGET)
+        return site.ways()[1] == "here"
+
+    until("its node hears it", heard)
+
+
 def arrive(site: OverlaySite) -> None:
     site.leave(0, SOURCE)
     site.nodes[1].announce(TARGET)
@@ -203,6 +214,7 @@ def arrive(site: OverlaySite) -> None:
 def test_an_agent_is_killed(site: OverlaySite, story: Callable[[OverlaySite], None]) -> None:
     site.migrate(1)
     story(site)
+    goes_on_speaking(site)
     moved(site)
     site.succeed(1)
     until("the route is reverted", lambda: site.nodes[1].metrics(TARGET) == [1024])
