@@ -2,22 +2,27 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
-DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients
+DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients frr
 
-.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy soak soak-ipam clean
+.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak soak-ipam clean
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
-GUEST   := build/guest/vmlinuz
-MODULES := virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk
+GUEST := build/guest/vmlinuz
+ECHO  := build/guest-echo
 
-setup: $(STAMP) $(GUEST)
+setup: $(STAMP) $(GUEST) $(ECHO)
 
 $(STAMP): pyproject.toml Makefile
 	./scripts/setup.sh "$(VENV)" $(DEBS)
 	touch $@
 
 $(GUEST): scripts/guest_kernel.sh | $(STAMP)
-	./scripts/guest_kernel.sh build/guest $(MODULES)
+	./scripts/guest_kernel.sh build/guest
+
+$(ECHO): lab/guest_echo.c | $(STAMP)
+	mkdir -p build
+	$(CC) -std=c11 -pedantic -Wall -Wextra -Wconversion -Werror -Os -s -static -o $@.new $<
+	mv $@.new $@
 
 # The CNI executable in C: static, so that it runs on any node of this machine's architecture.
 SHIM := cni_plugin/shim.bin
@@ -82,7 +87,7 @@ demo: setup
 lab-down: setup
 	$(VENV)/bin/lab down
 
-bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy
+bench: bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli
 
 bench-ipam: setup
 	$(PY) -m tests.bench.ipam --out bench/ipam.json
@@ -98,6 +103,12 @@ bench-proxy: setup
 
 bench-gc: setup
 	$(PY) -m tests.bench.gc --out bench/gc.json
+
+bench-preflight: setup
+	$(PY) -m tests.bench.preflight --out bench/preflight.json
+
+bench-cli: setup
+	$(PY) -m tests.bench.cli --out bench/cli.json
 
 bench-cutover: setup
 	$(VENV)/bin/lab bench --out bench/cutover.json

@@ -21,8 +21,13 @@ MODE = 0o600
 
 
 def render(credentials: Credentials) -> bytes:
-    """A kubeconfig that says what these credentials say."""
+    """A kubeconfig that says what these credentials say. Raises `InvalidInput` for a person's."""
     config = credentials.config
+    if config.plugin is not None:
+        raise InvalidInput(
+            f"credentials of the program {config.plugin.command} cannot be kept for the plugin: "
+            "give the agent a token or a certificate of its own"
+        )
     ca, certificate, key = (base64.b64encode(pem).decode() for pem in credentials.tls_bytes)
     cluster = {
         "server": config.server,

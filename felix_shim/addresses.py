@@ -1,6 +1,6 @@
 """Which of this node's addresses the other nodes know it by.
 
-A *method* is what the configuration says under `ip`, with Calico's words:
+A *method* is what the configuration says under `ip`, or `ip6`, with Calico's words:
 
 * `172.31.1.2/24`: this one, on whichever link has it;
 * `autodetect`: the first of an uplink, the default route's link before the others;
@@ -21,19 +21,21 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import (
-    IPv4Address,
     IPv4Interface,
-    IPv4Network,
     IPv6Interface,
     ip_address,
+    ip_interface,
 )
+from typing import TypeVar
 
 from libtortie.errors import InvalidInput, NotFound
-from libtortie.linux.port import Kernel, Link
+from libtortie.linux.port import IPNetwork, Kernel, Link
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import INTERFACE_PREFIX
+from libtortie.model.plain_ip import plain_address, plain_network
 
 AUTODETECT = "autodetect"
+_KEYS = {4: "ip", 6: "ip6"}
 INTERNAL_IP = "kubernetes-internal-ip"
 _KNOWN = (
     "known are autodetect, <address>/<prefixlen>, interface=, skip-interface=, cidr=, can-reach=, "
@@ -54,10 +56,21 @@ class NodeAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAddress6:
+    """The same for IPv6."""
+
+    address: IPv6Interface
+    link: str
+
+
+Interface = IPv4Interface | IPv6Interface
+
+
+@dataclass(frozen=True, slots=True)
 class Fixed:
     """This address."""
 
-    address: IPv4Interface
+    address: Interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +85,14 @@ class ByName:
 class Within:
     """The first address in one of these networks."""
 
-    cidrs: tuple[IPv4Network, ...]
+    cidrs: tuple[IPNetwork, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CanReach:
     """The kernel's source address towards a destination."""
 
-    destination: IPv4Address
+    destination: IPAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +100,24 @@ class InternalIP:
     """What the Node in the API has as InternalIP."""
 
 
+_Candidate = tuple[Interface, str]
+"""An address with the prefix length it has on its link, and the link."""
+V = TypeVar("V", IPv4Interface | IPv6Interface, IPNetwork, IPAddress)
 Method = Fixed | ByName | Within | CanReach | InternalIP
 
 
-def parse_method(text: str) -> Method:
+def parse_method(text: str, version: int = 4) -> Method:
     """The method that the text names. Raises ValueError saying what is wrong with it."""
     try:
-        return _parsed(text)
+        return _parsed(text, version)
     except ValueError as error:
-        raise ValueError(f"ip: {error}") from error
+        raise ValueError(f"{_KEYS[version]}: {error}") from error
 
 
-def _parsed(text: str) -> Method:
+def _parsed(text: str, version: int) -> Method:
     word, equals, argument = text.strip().partition("=")
     if not equals:
-        return _plain_method(word)
+        return _plain_method(word, version)
     parts = [part.strip() for part in argument.split(",")]
     if not all(parts):
         raise ValueError(f"{text!r}: nothing after the equals sign or a comma")
@@ -111,24 +127,31 @@ def _parsed(text: str) -> Method:
         case "skip-interface":
             return ByName(never=_pattern(parts))
         case "cidr":
-            return Within(tuple(IPv4Network(part) for part in parts))
+            return Within(tuple(_of(version, plain_network(part, strict=True)) for part in parts))
         case "can-reach":
-            return CanReach(IPv4Address(argument.strip()))
+            return CanReach(_of(version, plain_address(argument.strip())))
     raise ValueError(f"{text!r}: {_KNOWN}")
 
 
-def _plain_method(word: str) -> Method:
+def _of(version: int, found: V) -> V:
+    if found.version != version:
+        raise ValueError(f"{found} is not IPv{version}")
+    return found
+
+
+def _plain_method(word: str, version: int) -> Method:
     if word in (AUTODETECT, "first-found"):
         return ByName()
     if word == INTERNAL_IP:
         return InternalIP()
     try:
-        address = IPv4Interface(word)
+        plain_network(word)
+        address = ip_interface(word)
     except ValueError as error:
         raise ValueError(f"{word!r}: {_KNOWN}") from error
     if "/" not in word:
         raise ValueError(f"{word} needs its prefix length, e.g. 172.31.1.2/24")
-    return Fixed(address)
+    return Fixed(_of(version, address))
 
 
 def _pattern(parts: list[str]) -> re.Pattern[str]:
@@ -138,12 +161,13 @@ def _pattern(parts: list[str]) -> re.Pattern[str]:
         raise ValueError(f"{','.join(parts)!r} is no regular expression: {error}") from error
 
 
-def source_towards(destination: IPv4Address) -> IPAddress | None:
+def source_towards(destination: IPAddress) -> IPAddress | None:
     """The address the kernel would send from, by its own routing; None: no way there.
 
     Connecting a datagram socket looks the route up and sends nothing.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    family = socket.AF_INET if destination.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((str(destination), 9))
         except OSError:
@@ -160,34 +184,53 @@ def nobody() -> tuple[IPAddress, ...]:
 class Outside:
     """What two of the methods ask beside the kernel's links. May raise as the API client does."""
 
-    source_towards: Callable[[IPv4Address], IPAddress | None] = source_towards
+    source_towards: Callable[[IPAddress], IPAddress | None] = source_towards
     internal_ips: Callable[[], tuple[IPAddress, ...]] = field(default=nobody)
 
 
 def find_address(kernel: Kernel, configured: str, outside: Outside | None = None) -> NodeAddress:
-    """The address that a method in words means now.
+    """The IPv4 address that a method in words means now.
 
     Raises `InvalidInput` when there is none to be found, and what `outside` raises.
     """
-    method = parse_method(configured)
-    outside = outside or Outside()
+    address, link = _find(kernel, configured, 4, outside or Outside())
+    assert isinstance(address, IPv4Interface), "a method of IPv4 finds no other"
+    return NodeAddress(address, link)
+
+
+def find_address6(kernel: Kernel, configured: str, outside: Outside | None = None) -> NodeAddress6:
+    """The same for IPv6."""
+    address, link = _find(kernel, configured, 6, outside or Outside())
+    assert isinstance(address, IPv6Interface), "a method of IPv6 finds no other"
+    return NodeAddress6(address, link)
+
+
+def _find(kernel: Kernel, configured: str, version: int, outside: Outside) -> _Candidate:
+    method = parse_method(configured, version)
+    candidates = list(_all(kernel, version))
     match method:
         case Fixed(address):
-            found = _on_link(kernel, address.ip)
-            return NodeAddress(address, found.link if found else "")
+            found = next((one for one in candidates if one[0].ip == address.ip), None)
+            return address, found[1] if found else ""
         case ByName():
-            found = next(_named(kernel, method), None)
+            routes = kernel.routes(version=version)
+            default = {route.ifname for route in routes if route.dst.prefixlen == 0}
+            found = next(_named(candidates, method, default), None)
         case Within(cidrs):
-            found = next((one for one in _all(kernel) if _inside(one, cidrs)), None)
+            found = next((one for one in candidates if _inside(one, cidrs)), None)
         case CanReach(destination):
             source = outside.source_towards(destination)
-            found = None if source is None else _on_link(kernel, source)
+            found = next((one for one in candidates if one[0].ip == source), None)
         case InternalIP():
-            addresses = outside.internal_ips()
-            found = next(filter(None, (_on_link(kernel, one) for one in addresses)), None)
+            internal = outside.internal_ips()
+            by_address = {one[0].ip: one for one in reversed(candidates)}
+            found = next((by_address[one] for one in internal if one in by_address), None)
     if found is None:
-        seen = ", ".join(f"{one.address} on {one.link}" for one in _all(kernel)) or "none at all"
-        raise InvalidInput(f"ip: {configured} finds no IPv4 address; links that are up have {seen}")
+        seen = ", ".join(f"{one} on {link}" for one, link in candidates) or "none at all"
+        raise InvalidInput(
+            f"{_KEYS[version]}: {configured} finds no IPv{version} address; "
+            f"links that are up have {seen}"
+        )
     return found
 
 
@@ -206,9 +249,8 @@ def interfaces(kernel: Kernel) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(found)
 
 
-def _named(kernel: Kernel, method: ByName) -> Iterator[NodeAddress]:
+def _named(candidates: list[_Candidate], method: ByName, default: set[str]) -> Iterator[_Candidate]:
     """Candidates by link name. Links of containers count only when asked for by name."""
-    default = {route.ifname for route in kernel.routes() if route.dst.prefixlen == 0}
 
     def wanted(name: str) -> bool:
         if method.never is not None and method.never.search(name):
@@ -217,24 +259,19 @@ def _named(kernel: Kernel, method: ByName) -> Iterator[NodeAddress]:
             return method.only.search(name) is not None
         return not _NOT_UPLINKS.match(name)
 
-    found = [one for one in _all(kernel) if wanted(one.link)]
-    return iter(sorted(found, key=lambda one: one.link not in default))  # the sort is stable
+    found = [one for one in candidates if wanted(one[1])]
+    return iter(sorted(found, key=lambda one: one[1] not in default))  # the sort is stable
 
 
-def _inside(candidate: NodeAddress, cidrs: tuple[IPv4Network, ...]) -> bool:
-    return any(candidate.address.ip in cidr for cidr in cidrs)
+def _inside(candidate: _Candidate, cidrs: tuple[IPNetwork, ...]) -> bool:
+    return any(candidate[0].ip in cidr for cidr in cidrs)
 
 
-def _on_link(kernel: Kernel, address: IPAddress) -> NodeAddress | None:
-    """The address with the prefix length it has on its link."""
-    return next((one for one in _all(kernel) if one.address.ip == address), None)
-
-
-def _all(kernel: Kernel) -> Iterator[NodeAddress]:
+def _all(kernel: Kernel, version: int) -> Iterator[_Candidate]:
     for link in sorted(_up(kernel), key=lambda one: one.ifindex):
         for address in _addresses(kernel, link):
-            if isinstance(address, IPv4Interface):
-                yield NodeAddress(address, link.name)
+            if address.version == version:
+                yield address, link.name
 
 
 def _up(kernel: Kernel) -> list[Link]:

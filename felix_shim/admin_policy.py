@@ -2,8 +2,8 @@
 
 As Calico's converter: `adminnetworkpolicy` stands before the default tier, `baselineadmin…`
 behind it; what none of their policies decides goes on, and so does what a rule passes. A policy
-that cannot be read, or that speaks of peers that are no addresses here (nodes, names), closes
-those it is about. Pure.
+that cannot be read, or that speaks of peers that are no addresses here (domain names), closes those
+it is about. Pure.
 """
 
 from __future__ import annotations
@@ -85,19 +85,23 @@ class ToPeer(Exact):
 
     namespaces: LabelSelector | None = None
     pods: PodsOf | None = None
+    nodes: LabelSelector | None = None
     networks: Annotated[tuple[Network, ...], Field(max_length=25)] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> ToPeer:
-        given = [one for one in (self.namespaces, self.pods, self.networks) if one is not None]
-        if len(given) != 1:
-            raise ValueError("needs one of namespaces, pods and networks")
+        kinds = (self.namespaces, self.pods, self.nodes, self.networks)
+        if sum(one is not None for one in kinds) != 1:
+            raise ValueError("needs one of namespaces, pods, nodes and networks")
         if self.networks == ():
             raise ValueError("networks: at least one is needed")
         return self
 
     def entities(self) -> Iterator[Entity]:
         """Any of which may be at that end; networks of one IP version each."""
+        if self.nodes is not None:
+            yield Entity(nodes=self.nodes.text())
+            return
         if self.networks is None:
             yield Entity(selector=Subject(namespaces=self.namespaces, pods=self.pods).selector)
             return
@@ -199,7 +203,7 @@ class AdminEgress(AdminRule):
         for peer in self.to:
             for one in peer.entities():
                 for protocol, ports in self.matches():
-                    end = Entity(one.nets, (), one.selector, ports=ports)
+                    end = Entity(one.nets, (), one.selector, ports=ports, nodes=one.nodes)
                     yield PolicyRule(self.action, protocol=protocol, destination=end)
 
 

@@ -28,7 +28,7 @@ from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.addresses import NodeAddress
-from felix_shim.bird_daemon import bird_runner, raises_source
+from felix_shim.bird_daemon import BgpSources, bgp_sources, bird_metrics, bird_runner
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
@@ -62,7 +62,7 @@ from felix_shim.policy import PolicySet
 from felix_shim.policy_source import policy_kinds, start_policy_sources
 from felix_shim.proxy_keeper import ProxyKeeper, proxy_command
 from felix_shim.reconciler import Clocks, Reconciler, Rim
-from felix_shim.sources import KernelSource, KubeSource, RaisesSource, StoreSource
+from felix_shim.sources import KernelSource, KubeSource, StoreSource
 from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id
 from felix_shim.watchdog import Watchdog
@@ -78,7 +78,6 @@ from libtortie.linux.netns import Netns
 from libtortie.linux.tunnel import NetlinkTunnels
 from libtortie.metrics import Metric
 from libtortie.metrics_server import MetricsServer
-from libtortie.model.ipam import IPAddress
 from libtortie.signals import set_on
 
 DEFAULT_CONFIG = "/etc/tortie/node.yaml"
@@ -118,7 +117,7 @@ class Hands:
     owners: OwnerKeeper
     sniffers: Announcements
     kernel: KernelSource
-    raises: RaisesSource | None
+    bgp: BgpSources
     events: EventRecorder | None
     peering: Peering
 
@@ -257,11 +256,13 @@ def _live(parts: Parts) -> None:
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
-    raises = raises_source(parts.config, inbox.post, parts.log)
+    bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
     events = EventRecorder(parts.kube, parts.node, log, _now) if parts.kube is not None else None
     peering = start_peering(parts.config, parts.address.address.ip, crew, log, inbox.post)
-    parts = replace(parts, metrics=(*parts.metrics, *peering.metrics))
-    outlets = _outlets(parts, Hands(lanes, owners, sniffers, kernel, raises, events, peering))
+    metrics = (*parts.metrics, *peering.metrics, *bird_metrics(parts.config))
+    parts = replace(parts, metrics=metrics)
+    hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
+    outlets = _outlets(parts, hands)
     reconciler = _reconciler(parts, outlets, inbox)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
     if events is not None:
@@ -270,8 +271,7 @@ def _live(parts: Parts) -> None:
     crew.start("announcements", sniffers.run, sniffers.stop)
     crew.start("kernel", kernel.run, parts.kernel.close)
     crew.start("reconciler", reconciler.run, inbox.close)
-    if raises is not None:
-        crew.start("bird", raises.run, raises.stop)
+    bgp.start(crew)
     own = _own_addresses(parts, ipam)
     crew.start("own-addresses", own.run, own.stop)
     labels = start_pod_labels(parts.config, parts.store, parts.kube, crew, log)
@@ -393,6 +393,7 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
             parts.log.error("state_unreadable", path=state.path, reason=first_line(error))
             return Memory()
 
+    address6 = parts.start_up.address6()
     identity = Identity(
         node=parts.node,
         address=parts.address.address,
@@ -401,13 +402,16 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
         kernel_raises=parts.config.bird.mode == "off",
         policy_kinds=frozenset(policy_kinds(parts.config)) if parts.kube else frozenset(),
         between_nodes=parts.config.ports_between_nodes,
+        address6=address6.address if address6 is not None else None,
+        bfd=parts.config.bird.detection,
+        secret_namespace=parts.config.bird.secret_namespace if parts.kube is not None else "",
     )
     clocks = Clocks(time.monotonic, time.time_ns)
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))
 
 
 def _outlets(parts: Parts, hands: Hands) -> Outlets:
-    config, raises = parts.config, hands.raises
+    config, bgp = parts.config, hands.bgp
     nft = Nftables()
     files = StatusFiles(config.status_dir)
     state = StateFile(config.state_file, boot_id())
@@ -420,17 +424,15 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         gateways.about(ensure_gateways(parts.kernel, rules.ipv6_interfaces))
         return failed
 
-    def ask_raises(addresses: frozenset[IPAddress], urgent: bool) -> None:
-        if raises is not None:
-            raises.want(addresses, urgent)
-
     return Outlets(
         routes=RouteTable(parts.kernel, time.monotonic),
         lanes=hands.lanes,
         apply_policy=apply_policy,
         check_rules=nft.check,
         write_status=files.write,
-        run_bird=bird_runner(config),
+        run_bird=bird_runner(config, parts.kernel, parts.log),
+        want_passwords=bgp.passwords.want if bgp.passwords is not None else None,
+        want_services=bgp.services.want if bgp.services is not None else None,
         save=lambda memory: state.save(memory, time.monotonic()),
         survey=hands.kernel.survey,
         register=lambda _: _register(parts),
@@ -439,7 +441,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         own=hands.owners.want,
         warn=hands.events.warn if hands.events is not None else _no_event,
         closed=hands.events.closed if hands.events is not None else None,
-        ask_raises=ask_raises,
+        ask_raises=bgp.ask_raises,
         lay_overlay=Layer(
             parts.kernel, parts.tunnels, parts.start_up.uplinks(), config.mtu_file, parts.log
         ).outlet(),

@@ -1,45 +1,66 @@
-"""The agent's BIRD, as its configuration wants it: supervised, somebody else's, or none."""
+"""The agent's BIRD, as its configuration wants it: supervised, somebody else's, or none; and the
+threads that ask for what its configuration depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cni_plugin.durable import replace_file
-from felix_shim.bgp import BirdInput, render_bird
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import BirdInput
+from felix_shim.bird_passwords import PasswordSource
+from felix_shim.bird_services import ServiceSource
+from felix_shim.bird_sweep import Sweeper
 from felix_shim.config import NodeConfig
-from felix_shim.drivers.bird import Bird
+from felix_shim.crew import Crew
+from felix_shim.drivers.bird import CONFIG_MODE, Bird
 from felix_shim.events import Event
 from felix_shim.jsonlog import Log
 from felix_shim.sources import RaisesSource
-from libtortie.errors import Unavailable
+from libtortie.errors import TortieError, Unavailable
+from libtortie.kube.port import KubeClient
+from libtortie.linux.port import Kernel
+from libtortie.metrics import Gauge, Metric
 from libtortie.model.ipam import IPAddress
 
+SCRAPE_SECONDS = 2.0
+"""How long a scrape waits for BIRD."""
 
-def _bird(config: NodeConfig) -> Bird:
+
+def _bird(config: NodeConfig, *, deadline: float = 5.0) -> Bird:
     run_dir = Path(config.run_dir)
     return Bird(
         run_dir / "bird.conf",
         config.bird_socket,
         run_dir / "bird.pid",
         binary=config.bird.binary,
+        deadline=deadline,
     )
 
 
-def bird_runner(config: NodeConfig) -> Callable[[BirdInput], None] | None:
+def bird_runner(config: NodeConfig, kernel: Kernel, log: Log) -> Callable[[BirdInput], None] | None:
     """What sees that BIRD runs with an input; none where there is no BIRD."""
     if config.bird.mode == "off":
         return None
     bird = _bird(config)
+    sweeper = Sweeper(kernel, Path(config.run_dir) / "bird-metrics.json")
     log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
 
     def ensure(wanted: BirdInput) -> None:
+        if not wanted.complete and bird.alive():
+            return  # its sessions go on as they are until all is known that they need
         text = render_bird(replace(wanted, log_file=log_file))
         if config.bird.mode == "external" and not bird.alive():
-            replace_file(Path(config.run_dir) / "bird.conf", text.encode(), 0o644)
+            replace_file(Path(config.run_dir) / "bird.conf", text.encode(), CONFIG_MODE)
             raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
+        metrics = {4: wanted.priorities.bird, 6: wanted.priorities6.bird}
+        sweeper.note(metrics)
         bird.ensure(text)
+        if count := sweeper.sweep(metrics):
+            log.info("bird_routes_swept", routes=count, metrics=metrics)
 
     return ensure
 
@@ -58,3 +79,65 @@ def raises_source(
         return bird.elevated_elsewhere(addresses), bird.announced_elsewhere(addresses)
 
     return RaisesSource(ask, bird.alive, post, log)
+
+
+def bird_metrics(config: NodeConfig) -> tuple[Metric, ...]:
+    """Whether BIRD answers, and its sessions; none where there is no BIRD."""
+    if config.bird.mode == "off":
+        return ()
+    bird = _bird(config, deadline=SCRAPE_SECONDS)
+
+    def sessions(*, only_up: bool) -> float:
+        try:
+            found = [one for one in bird.sessions() if one.kind == "BGP"]
+        except TortieError:
+            return 0.0
+        return float(sum(one.established or not only_up for one in found))
+
+    def alive() -> float:
+        try:
+            return float(bird.alive())
+        except TortieError:
+            return 0.0
+
+    up, every = partial(sessions, only_up=True), partial(sessions, only_up=False)
+    return (
+        Gauge("tortie_bird_up", "Whether BIRD answers on its control socket.", alive),
+        Gauge("tortie_bgp_sessions", "BGP sessions that BIRD has.", every),
+        Gauge("tortie_bgp_sessions_established", "Those of them that are up.", up),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BgpSources:
+    """The threads that ask for what BGP needs; None where there is nobody to ask."""
+
+    raises: RaisesSource | None = None
+    passwords: PasswordSource | None = None
+    services: ServiceSource | None = None
+
+    def start(self, crew: Crew) -> None:
+        """Start those that there are."""
+        if self.raises is not None:
+            crew.start("bird", self.raises.run, self.raises.stop)
+        if self.passwords is not None:
+            crew.start("bgp-passwords", self.passwords.run, self.passwords.stop)
+        if self.services is not None:
+            crew.start("bgp-services", self.services.run_services, self.services.stop)
+            crew.start("bgp-endpoints", self.services.run_slices, self.services.stop)
+
+    def ask_raises(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
+        """Which of these addresses other nodes have raised matters from now on."""
+        if self.raises is not None:
+            self.raises.want(addresses, urgent)
+
+
+def bgp_sources(
+    config: NodeConfig, kube: KubeClient | None, post: Callable[[Event], None], log: Log
+) -> BgpSources:
+    """What a node with this configuration has of them."""
+    raises = raises_source(config, post, log)
+    if raises is None or kube is None:
+        return BgpSources(raises)
+    passwords = PasswordSource(kube, config.bird.secret_namespace, post, log)
+    return BgpSources(raises, passwords, ServiceSource(kube, config.kube_node, post, log))

@@ -1,165 +1,150 @@
 """Stored resources → what BIRD is configured with on this node. Pure.
 
-The mesh is every other node with a BGP address, unless `nodeToNodeMeshEnabled` is false or one of
-the two is a route reflector. A BGPPeer counts when it names this node, selects it, or names and
-selects nobody; one that names it goes first. One that cannot be used, and every field that is
-not obeyed, is a problem in words, never a reason to configure nothing.
+Every field of BGPConfiguration, BGPPeer and BGPFilter is obeyed, or its resource is named among the
+problems; what is wrong with one never keeps the others from being configured. A session whose
+password or filter cannot be had is not opened without it: it is left out, or nothing passes it.
+
+FelixConfiguration alone says what the priorities are; a BGPConfiguration that says otherwise is a
+problem in words.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from ipaddress import IPv4Interface
+import hashlib
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 
-from felix_shim.bgp import AS_MAX, DEFAULT_AS, BirdInput, Peer
+from pydantic import ValidationError
+
+from felix_shim.bgp_filter import RouteFilter, route_filter
+from felix_shim.bgp_model import Bfd, BirdInput
+from felix_shim.bird_canary import canaries_of
+from felix_shim.bird_config import configured
+from felix_shim.bird_peers import Neighbourhood, SecretKey, Secrets
 from felix_shim.cluster import Cluster
+from felix_shim.events import ServiceAddress
 from felix_shim.overlay_places import overlay_pools
 from felix_shim.settings import Settings
-from libtortie.errors import InvalidInput
-from libtortie.model import selectors
+from libtortie.linux.port import IPNetwork
+from libtortie.model.bgp_spec import BGPFilterWire
+from libtortie.model.field_errors import lines_of, summary
+from libtortie.model.fields import network_of
 from libtortie.model.ipam import IPAddress
-from libtortie.model.plain_ip import plain_address
-from libtortie.model.resources import BGPConfigurationSpec, BGPPeer, Node, Wire
 
-BGP_PORT = 179
-PORT_MAX = 65535
-_DONE_ANYWAY = {
-    "sourceAddress": "UseNodeIP",
-    "nextHopMode": "Auto",
-    "reversePeering": "Auto",
-    "bindMode": "None",
-}
-"""Fields that nobody reads, with the value that says what happens in any case."""
+_FILTER_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What is known of this node beside what is stored; `services` None: not yet."""
+
+    address: IPv4Interface | None
+    address6: IPv6Interface | None = None
+    uplinks: tuple[str, ...] = ()
+    bfd: Bfd | None = None
+    secrets: Secrets = field(default_factory=Secrets)
+    now: datetime = datetime(1, 1, 1, tzinfo=UTC)
+    services: frozenset[ServiceAddress] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BirdPlan:
-    """The input, and the resources that could not be used, in words."""
+    """The input, and the resources that could not be used, in words.
+
+    `secrets` are the (Secret, key) pairs that passwords are in; `wants_services`: single services'
+    addresses matter.
+    """
 
     input: BirdInput
     problems: tuple[str, ...] = ()
+    secrets: frozenset[SecretKey] = frozenset()
+    wants_services: bool = False
 
 
-def bird_input(
-    cluster: Cluster, address: IPv4Interface, settings: Settings, uplinks: tuple[str, ...]
-) -> BirdPlan:
+def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
     """What this node's BIRD needs to know."""
-    bgp = cluster.bgp().spec
-    default_as = bgp.as_number or DEFAULT_AS
+    problems: list[str] = []
+    conf = configured(cluster, settings, problems)
+    filters = _filters(cluster, problems)
+    addresses: dict[int, IPAddress] = {
+        one.version: one.ip for one in (here.address, here.address6) if one is not None
+    }
+    around = Neighbourhood(cluster, addresses, conf, filters, here.secrets, problems)
+    peers = around.peers()
     own = cluster.nodes().get(cluster.node)
-    problems: list[str] = [*_not_obeyed("BGPConfiguration default", bgp, *_services(bgp))]
-    peers: dict[tuple[IPAddress, int], Peer] = {}
-    if bgp.node_to_node_mesh_enabled is not False:
-        for peer in _mesh(cluster, address, default_as, problems):
-            peers[peer.address, peer.port] = peer
-    for resource in sorted(cluster.peers(), key=lambda one: not one.spec.node):
+    asked = own.metadata.annotations if own is not None else {}
+    pools = _pools(cluster)
+    has_api = bool(here.secrets.namespace)
+    awaited = conf.services.needs_services and has_api and here.services is None
+    if not conf.services.whole and not has_api:
+        problems.append("BGPConfiguration default: services one by one need the Kubernetes API")
+    used = {name for peer in peers for name in peer.filters}
+    config = BirdInput(
+        node=cluster.node,
+        router_id=_router_id(here, cluster.node),
+        address=here.address,
+        address6=here.address6,
+        as_number=conf.as_number_of(own),
+        peers=peers,
+        filters=tuple(filters[name] for name in sorted(used)),
+        blocks=cluster.blocks(),
+        pools=pools,
+        hidden=_pools(cluster, hidden=True),
+        tunnelled=_tunnelled(cluster),
+        services=conf.services.aggregates() + conf.services.single(here.services or ()),
+        tagged=conf.tagged,
+        canaries=canaries_of(asked, pools, here.now, problems),
+        priorities=settings.ipv4,
+        priorities6=settings.ipv6,
+        uplinks=here.uplinks,
+        ignored=conf.ignored,
+        cluster_id=around.cluster_id,
+        cluster_routes=conf.cluster_routes,
+        listen_port=conf.port_of(cluster.node),
+        bind_node_address=conf.bind_node_address,
+        bfd=here.bfd,
+        log_level=conf.log_level,
+        complete=around.complete and not awaited,
+    )
+    return BirdPlan(config, tuple(problems), frozenset(around.wanted), conf.services.needs_services)
+
+
+def _router_id(here: Here, node: str) -> IPv4Address:
+    """The node's IPv4 address; without one a number made of its name."""
+    if here.address is not None:
+        return here.address.ip
+    digest = hashlib.sha256(node.encode()).digest()
+    return IPv4Address(int.from_bytes(digest[:4]) or 1)
+
+
+def _filters(cluster: Cluster, problems: list[str]) -> dict[str, RouteFilter]:
+    """BGPFilters by name. One that cannot be obeyed is none: its peers are closed."""
+    found = {}
+    for resource in cluster.bgp_filters():
+        name = resource.metadata.name
         try:
-            found = _peer(resource, cluster.node, own, default_as)
-        except (InvalidInput, ValueError) as error:
-            problems.append(f"BGPPeer {resource.metadata.name}: {error}")
+            wire = BGPFilterWire.model_validate(resource.spec.to_wire())
+        except ValidationError as error:
+            problems.append(f"BGPFilter {name}: {summary(lines_of(error))}")
             continue
-        if found is not None and found.address == address.ip:
-            problems.append(f"BGPPeer {resource.metadata.name}: {found.address} is this node")
-        elif found is not None:
-            peers.setdefault((found.address, found.port), found)
-            problems += _not_obeyed(f"BGPPeer {resource.metadata.name}", resource.spec)
-    return BirdPlan(
-        BirdInput(
-            node=cluster.node,
-            router_id=address.ip,
-            address=address,
-            as_number=_as_number(own, default_as),
-            peers=tuple(peers[key] for key in sorted(peers, key=str)),
-            blocks=cluster.blocks(),
-            priorities=settings.ipv4,
-            priorities6=settings.ipv6,
-            uplinks=uplinks,
-            tunnelled=tuple(
-                one.cidr for version in (4, 6) for one in overlay_pools(cluster.pools(), version)
-            ),
-            listen_port=bgp.listen_port or BGP_PORT,
-        ),
-        tuple(problems),
+        if not _FILTER_NAME.fullmatch(name):
+            problems.append(f"BGPFilter {name!r} has no name of a resource")
+            continue
+        found[name] = route_filter(name, wire)
+    return found
+
+
+def _pools(cluster: Cluster, *, hidden: bool = False) -> tuple[IPNetwork, ...]:
+    """The pools, or those that are not announced. A disabled one has workloads still."""
+    return tuple(
+        network_of(pool.spec.cidr)
+        for pool in cluster.pools()
+        if pool.spec.disable_bgp_export or not hidden
     )
 
 
-def _mesh(
-    cluster: Cluster, address: IPv4Interface, default_as: int, problems: list[str]
-) -> list[Peer]:
-    port = cluster.bgp().spec.listen_port or BGP_PORT
-    peers = []
-    for name, node in sorted(cluster.nodes().items()):
-        there = cluster.node_address(name)
-        if name == cluster.node or there is None:
-            continue
-        if _reflects(node) or _reflects(cluster.nodes().get(cluster.node)):
-            continue
-        if there == address.ip:
-            problems.append(f"Node {name} has this node's address {there}")
-            continue
-        peers.append(Peer(there, _as_number(node, default_as), port, mesh=True))
-    return peers
-
-
-def _reflects(node: Node | None) -> bool:
-    """Whether the node is a route reflector: only BGPPeers lead to and from it."""
-    return bool(node and node.spec.bgp and node.spec.bgp.route_reflector_cluster_id)
-
-
-def _not_obeyed(name: str, spec: Wire, *more: str) -> list[str]:
-    """The fields of a resource that ask for what this agent does not do, in one line."""
-    unread = {
-        field
-        for field, value in (spec.model_extra or {}).items()
-        if value and _DONE_ANYWAY.get(field) != value
-    }
-    fields = ", ".join(sorted(unread.union(more)))
-    return [f"{name}: not obeyed: {fields}"] if fields else []
-
-
-def _services(spec: BGPConfigurationSpec) -> list[str]:
-    """Services' addresses that shall be announced: nothing here announces them."""
-    wanted = {
-        "serviceClusterIPs": spec.service_cluster_ips,
-        "serviceExternalIPs": spec.service_external_ips,
-        "serviceLoadBalancerIPs": spec.service_load_balancer_ips,
-    }
-    return [name for name, cidrs in wanted.items() if cidrs]
-
-
-def _as_number(node: Node | None, default_as: int) -> int:
-    return (node.spec.bgp.as_number if node and node.spec.bgp else None) or default_as
-
-
-def _peer(resource: BGPPeer, node: str, own: Node | None, default_as: int) -> Peer | None:
-    """The neighbour a resource gives this node, None when it is not for this node."""
-    spec = resource.spec
-    if spec.node and spec.node != node:
-        return None
-    if spec.node_selector:
-        labels = own.metadata.labels if own is not None else {}
-        if not selectors.parse(spec.node_selector).matches(labels):
-            return None
-    if not spec.peer_ip:
-        unread = ", ".join(sorted(spec.model_extra or {})) or "nothing else"
-        raise InvalidInput(f"no peerIP, and not obeyed: {unread}")
-    address, port = _address_and_port(spec.peer_ip)
-    as_number = spec.as_number or default_as
-    if not 1 <= as_number <= AS_MAX:
-        raise InvalidInput(f"asNumber {as_number} is outside 1..{AS_MAX}")
-    return Peer(address, as_number, port)
-
-
-def _address_and_port(text: str) -> tuple[IPAddress, int]:
-    """`192.0.2.1`, `192.0.2.1:179`, `2001:db8::1` or `[2001:db8::1]:179`. Raises ValueError."""
-    host, port = text, str(BGP_PORT)
-    if text.startswith("["):
-        host, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"peerIP {text!r} is not [address]:port")
-        port = rest[1:] or port
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX):
-        raise ValueError(f"peerIP {text!r}: port {port!r} is outside 1..{PORT_MAX}")
-    return plain_address(host), int(port)
+def _tunnelled(cluster: Cluster) -> tuple[IPNetwork, ...]:
+    """The overlay's pools."""
+    return tuple(one.cidr for version in (4, 6) for one in overlay_pools(cluster.pools(), version))

@@ -5,17 +5,21 @@ Each chore is level-triggered: doing it again with nothing changed gives the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
-from ipaddress import IPv4Interface, ip_network
+from ipaddress import IPv4Interface, IPv6Interface, ip_network
 from typing import TypeVar
 
 from felix_shim import desired
-from felix_shim.bird_input import bird_input
+from felix_shim.bgp_model import Bfd
+from felix_shim.bird_input import Here, bird_input
+from felix_shim.bird_peers import SecretKey, Secrets
 from felix_shim.cluster import NODES, scopes
 from felix_shim.drivers.sysctls import Wires
-from felix_shim.events import Done, RaisesSeen
+from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES
+from felix_shim.events import BgpTold, Done, RaisesSeen, ServiceAddress
 from felix_shim.exchange import exchange
 from felix_shim.herald import tidings
 from felix_shim.jsonlog import Log
@@ -30,7 +34,7 @@ from felix_shim.policy_blame import RuleRefused
 from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
 from felix_shim.surroundings import Surroundings
-from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
+from felix_shim.world import World
 from libtortie.model.keys import Key
 from libtortie.model.policy import PortRange
 
@@ -42,6 +46,10 @@ AFTER_ROUTES = (FLOWS, MEMORY, STATUS, OWNERS, RAISES, NODE, BIRD, SURVEY)
 kernel has beyond the saved state is then always a step forward (`migration.recover`)."""
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who this agent is: its node, the node's address, and whether there is an API to follow.
@@ -49,7 +57,8 @@ class Identity:
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
     BIRD to ask, so another daemon's host route in the kernel counts as a raise. `policy_kinds`
     are the API's objects that policy is made of, beside what is stored. `between_nodes` are TCP
-    ports that no policy closes between the cluster's nodes.
+    ports that no policy closes between the cluster's nodes. `secret_namespace` is where BGP's
+    passwords are, empty where there is no API to ask; `wall` tells the time of day.
     """
 
     node: str
@@ -59,6 +68,10 @@ class Identity:
     kernel_raises: bool = False
     policy_kinds: frozenset[type[PolicyObject]] = frozenset()
     between_nodes: tuple[PortRange, ...] = ()
+    address6: IPv6Interface | None = None
+    bfd: Bfd | None = None
+    secret_namespace: str = ""
+    wall: Callable[[], datetime] = _now
 
 
 @dataclass(slots=True)
@@ -75,6 +88,8 @@ class Chores:
     _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
+    _passwords: Mapping[SecretKey, str | None] = field(default_factory=dict, repr=False)
+    _services: frozenset[ServiceAddress] | None = None
     _composer: Composer = field(default_factory=Composer)
     nat_moves: NatMoves = field(init=False)
 
@@ -230,7 +245,9 @@ class Chores:
             return
         node = self.world.cluster.nodes().get(self.identity.node)
         bgp = node.spec.bgp if node else None
-        if bgp is None or bgp.ipv4_address != str(self.identity.address):
+        wanted, wanted6 = str(self.identity.address), str(self.identity.address6 or "")
+        same = bgp is not None and bgp.ipv4_address == wanted
+        if not (same and bgp is not None and wanted6 in ("", bgp.ipv6_address)):
             self._submit(NODE, partial(_whole, self.out.register, self.identity.address))
 
     def configure_bird(self) -> None:
@@ -239,17 +256,36 @@ class Chores:
             return
         if not self.world.cluster.listed(*scopes(self.identity.node)):
             return
-        plan = bird_input(
-            self.world.cluster,
-            self.identity.address,
-            self.world.settings,
-            self.identity.uplinks,
-        )
+        plan = bird_input(self.world.cluster, self._here(), self.world.settings)
+        if self.out.want_passwords is not None:
+            self.out.want_passwords(plan.secrets)
+        if self.out.want_services is not None and plan.wants_services:
+            self.out.want_services()
         for problem in plan.problems:
             if problem not in self._bgp_problems:
                 self.log.error("bgp_setting_ignored", reason=problem)
         self._bgp_problems = plan.problems
         self._submit(BIRD, partial(_whole, self.out.run_bird, plan.input))
+
+    def _here(self) -> Here:
+        identity = self.identity
+        return Here(
+            identity.address,
+            identity.address6,
+            identity.uplinks,
+            identity.bfd,
+            Secrets(self._passwords, identity.secret_namespace),
+            identity.wall(),
+            self._services,
+        )
+
+    def told_of_bgp(self, event: BgpTold) -> None:
+        """BGP's passwords, or services' addresses, are others than before."""
+        if event.passwords is not None:
+            self._passwords = event.passwords
+        if event.services is not None:
+            self._services = event.services
+        self.world.due.chores.add(BIRD)
 
     # -- on lanes: what takes long for many endpoints is not the reconciler's to do --------------
 

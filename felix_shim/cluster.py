@@ -23,10 +23,12 @@ from libtortie.model.keys import (
     Resources,
     Scope,
 )
+from libtortie.model.plain_ip import plain_network
 from libtortie.model.resources import (
     BGPConfiguration,
     BGPPeer,
     FelixConfiguration,
+    GenericResource,
     IPPool,
     Node,
 )
@@ -36,6 +38,7 @@ FELIX = Resources(Kind.FELIX_CONFIGURATION)
 POOLS = Resources(Kind.IP_POOL)
 NODES = Resources(Kind.NODE)
 PEERS = Resources(Kind.BGP_PEER)
+FILTERS = Resources(Kind.BGP_FILTER)
 BGP = Resources(Kind.BGP_CONFIGURATION)
 BLOCKS = (Blocks(4), Blocks(6))
 """Where addresses are; followed once a pool is in the overlay (`overlay_source.py`)."""
@@ -56,7 +59,7 @@ POLICY_SCOPES = tuple(
 
 def scopes(node: str) -> tuple[Scope, ...]:
     """What an agent makes its routes and BGP sessions of."""
-    return ENDPOINTS, FELIX, POOLS, NODES, PEERS, BGP, Affinities(node)
+    return ENDPOINTS, FELIX, POOLS, NODES, PEERS, FILTERS, BGP, Affinities(node)
 
 
 def followed(node: str) -> tuple[Scope, ...]:
@@ -129,12 +132,14 @@ class Cluster:
         """BGP peers in key order."""
         return tuple(item for item in self._sorted(PEERS) if isinstance(item, BGPPeer))
 
-    def bgp(self) -> BGPConfiguration:
-        """BGPConfiguration `default`, or what holds without one."""
-        for item in self._values.get(BGP, {}).values():
-            if isinstance(item, BGPConfiguration) and item.metadata.name == "default":
-                return item
-        return BGPConfiguration()
+    def bgp_configurations(self) -> dict[str, BGPConfiguration]:
+        """BGPConfigurations by name: `default`, `node.<name>`."""
+        values = self._values.get(BGP, {}).values()
+        return {one.metadata.name: one for one in values if isinstance(one, BGPConfiguration)}
+
+    def bgp_filters(self) -> tuple[GenericResource, ...]:
+        """BGP filters in key order."""
+        return tuple(item for item in self._sorted(FILTERS) if isinstance(item, GenericResource))
 
     def blocks(self) -> tuple[IPNetwork, ...]:
         """Blocks this node owns for certain."""
@@ -167,6 +172,19 @@ class Cluster:
             return IPv4Interface(node.spec.bgp.ipv4_address).ip
         except ValueError:
             return None
+
+    def bgp_addresses(self, name: str) -> tuple[IPAddress, ...]:
+        """A node's BGP addresses, IPv4 first; unreadable ones are left out."""
+        node = self.nodes().get(name)
+        bgp = node.spec.bgp if node is not None else None
+        found: list[IPAddress] = []
+        for text, version in ((bgp.ipv4_address, 4), (bgp.ipv6_address, 6)) if bgp else ():
+            with suppress(ValueError):
+                plain_network(text)
+                address = ip_interface(text).ip
+                if address.version == version:
+                    found.append(address)
+        return tuple(found)
 
     def node_addresses(self) -> frozenset[IPAddress]:
         """All addresses that Node resources give their nodes; unreadable ones are left out."""

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from felix_shim.addresses import AUTODETECT, parse_method
+from felix_shim.bgp_model import Bfd
 from felix_shim.environment import NODENAME, settings_in
 from felix_shim.failsafe import MIGRATION_PORTS
 from felix_shim.peer_credentials import Files
@@ -39,11 +40,29 @@ class BirdConfig(_Strict):
     supervised: it starts BIRD with its configuration and keeps it running, and leaves it running
     when it stops itself. external: it writes the configuration and tells the BIRD somebody else
     started. off: no BIRD; a /32 of another routing daemon in the kernel is taken at its word.
+
+    `bfd` watches every session by RFC 5880, with these timers. Sessions' passwords are in Secrets
+    of `secret_namespace`.
     """
 
     mode: Literal["supervised", "external", "off"] = "supervised"
     binary: str = "bird"
     control_socket: str = ""
+    bfd: bool = False
+    bfd_interval_ms: int = Field(default=100, ge=10, le=60000)
+    bfd_multiplier: int = Field(default=5, ge=2, le=255)
+    secret_namespace: str = Field(default="kube-system", pattern=rf"^{_LABEL}$")
+
+    @model_validator(mode="after")
+    def _timed(self) -> BirdConfig:
+        if not self.bfd and self.model_fields_set & {"bfd_interval_ms", "bfd_multiplier"}:
+            raise ValueError("bfd_interval_ms and bfd_multiplier need bfd: true")
+        return self
+
+    @property
+    def detection(self) -> Bfd | None:
+        """BFD's timers; None without it."""
+        return Bfd(self.bfd_interval_ms, self.bfd_multiplier) if self.bfd else None
 
 
 class PoolConfig(_Strict):
@@ -112,14 +131,16 @@ class NodeConfig(Access):
 
     What other programs of the node read from the same file is in `Access`.
 
-    `ip` is a method of `addresses.py`. Empty `kubeconfig` and `k8s_api_root` mean no Kubernetes
-    API: endpoints then have no migration roles.
+    `ip` and `ip6` are methods of `addresses.py`; with `ip6: none` no IPv6 is spoken between nodes.
+    Empty `kubeconfig` and `k8s_api_root` mean no Kubernetes API: endpoints then have no migration
+    roles.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodename: str = ""
     ip: str = AUTODETECT
+    ip6: str = NONE
     ip_check: bool = True
     as_number: int | None = Field(default=None, ge=1, lt=1 << 32)
     cluster_type: str = "k8s,bgp"
@@ -150,6 +171,8 @@ class NodeConfig(Access):
     @model_validator(mode="after")
     def _consistent(self) -> NodeConfig:
         parse_method(self.ip)
+        if self.ip6 != NONE:
+            parse_method(self.ip6, version=6)
         if self.nodename and not _NODENAME.fullmatch(self.nodename):
             raise ValueError(f"nodename {self.nodename!r} is no lower-case DNS name")
         if self.kubeconfig and self.k8s_api_root:

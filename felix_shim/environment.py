@@ -35,8 +35,9 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         path[0]: environ[name] for name, path in _KEYS.items() if environ.get(name)
     }
-    if ip := _ip(environ):
-        found["ip"] = ip
+    for key, prefix in (("ip", "IP"), ("ip6", "IP6")):
+        if ip := _ip(environ, prefix):
+            found[key] = ip
     if _true(environ.get("DISABLE_NODE_IP_CHECK", "")):
         found["ip_check"] = False
     pools = {family: _pool(environ, prefix) for prefix, family in _FAMILIES.items()}
@@ -47,12 +48,12 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _ip(environ: Mapping[str, str]) -> str:
-    """`IP` if it is an address, else how to find one."""
-    address = environ.get("IP", "").strip()
-    if address and address != "autodetect":
+def _ip(environ: Mapping[str, str], prefix: str) -> str:
+    """`IP` if it is an address, else how to find one; IPv6 only when `IP6` asks for it."""
+    address = environ.get(prefix, "").strip()
+    if (address and address != "autodetect") or (prefix == "IP6" and not address):
         return address
-    return environ.get("IP_AUTODETECTION_METHOD", "").strip() or address
+    return environ.get(f"{prefix}_AUTODETECTION_METHOD", "").strip() or address
 
 
 def _pool(environ: Mapping[str, str], prefix: str) -> dict[str, str]:

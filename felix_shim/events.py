@@ -142,6 +142,28 @@ class CutOver:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """An address of a service. `use` is what it is to it; `local`: its traffic stays on the nodes
+    that have an endpoint, of which this is one if `here`."""
+
+    use: str
+    address: IPAddress
+    local: bool
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BgpTold:
+    """What the API says of things that only BGP needs; None: nothing new.
+
+    `passwords` by (Secret, key), None for no such Secret or key. `services` are all addresses.
+    """
+
+    passwords: Mapping[tuple[str, str], str | None] | None = field(default=None, repr=False)
+    services: frozenset[ServiceAddress] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """A lane finished a job; `error` is empty when it worked.
 
@@ -167,5 +189,6 @@ Event = (
     | Surveyed
     | RaisesSeen
     | CutOver
+    | BgpTold
     | Done
 )

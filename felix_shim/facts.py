@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, Proof, Role, VMRef
-from felix_shim.roster import Local
 from libtortie.kube.objects import (
     MigrationState,
     VirtualMachineInstance,
@@ -118,6 +117,30 @@ def derive(
     )
 
 
+def update(
+    before: Facts,
+    endpoint: Endpoint,
+    machines: VirtualMachines,
+    node: str,
+    *,
+    raised_elsewhere: int = 0,
+    stale_elsewhere: bool = False,
+) -> Facts:
+    """The facts now; what a watch that is not in sync has not told yet stays as it was before."""
+    found = derive(
+        endpoint,
+        machines,
+        node,
+        raised_elsewhere=raised_elsewhere,
+        stale_elsewhere=stale_elsewhere,
+    )
+    if endpoint.vm is None:
+        return found
+    if not machines.migrations_in_sync:
+        return replace(before, raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
+    return found if machines.instances_in_sync else replace(found, proof=before.proof)
+
+
 def prove(
     endpoint: Endpoint, vm: VMRef, instance: VirtualMachineInstance | None, node: str
 ) -> Proof:
@@ -184,30 +207,3 @@ def _is_source(
 
 def _name(item: VirtualMachineInstanceMigration | VirtualMachineInstance) -> Name:
     return item.metadata.namespace, item.metadata.name
-
-
-def known(
-    local: Local,
-    machines: VirtualMachines | None,
-    node: str,
-    *,
-    raised_elsewhere: int,
-    stale_elsewhere: bool,
-) -> Facts:
-    """What is known about an endpoint now; `machines` None: there is no API to say more.
-
-    What a watch has not told yet stays as it was.
-    """
-    if machines is None or local.endpoint.vm is None:
-        return Facts(raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
-    before = local.machine.facts
-    if not machines.migrations_in_sync:
-        return replace(before, raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
-    found = derive(
-        local.endpoint,
-        machines,
-        node,
-        raised_elsewhere=raised_elsewhere,
-        stale_elsewhere=stale_elsewhere,
-    )
-    return found if machines.instances_in_sync else replace(found, proof=before.proof)

@@ -11,22 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from felix_shim.policy_compile import halves
+from felix_shim.policy_compile import halves, in_nets, on_port
 from felix_shim.rules import (
     Chain,
-    InNets,
+    ConnState,
+    HasState,
     InSet,
     IsIcmp,
     IsProtocol,
     Match,
-    OnPort,
     Plain,
     Rule,
     SetKey,
     SetKind,
     Side,
 )
-from libtortie.model.policy import ICMPV6, PROTOCOLS, IPNetwork, PortRange
+from libtortie.model.felix_values import HostPort
+from libtortie.model.policy import ICMPV6, PROTOCOLS, PortRange
 
 TCP, UDP = PROTOCOLS["TCP"], PROTOCOLS["UDP"]
 NODES = {version: SetKey(SetKind.NODES, version, "nodes") for version in (4, 6)}
@@ -36,15 +37,6 @@ MIGRATION_PORTS = PortRange(49152, 49153)
 _IPV6_NEEDS = (130, 131, 132, 133, 134, 135, 136, 143)
 """ICMPv6: multicast listener query, report, done and version 2 report; router and neighbour
 solicitation and advertisement. Without them not even a failsafe port can be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """A port that is open to and from a network, or everybody."""
-
-    protocol: int
-    ports: PortRange
-    net: IPNetwork | None = None
 
 
 def _ports(protocol: int, *numbers: int) -> tuple[HostPort, ...]:
@@ -71,7 +63,11 @@ class Failsafe:
 
 
 def failsafe_chains(failsafe: Failsafe) -> dict[str, Chain]:
-    """The rules, for before and for behind conntrack, which knows answers for what they are."""
+    """The rules, for before and for behind conntrack, which knows answers for what they are.
+
+    But not of connections that are older than it: a BGP session from before the node's first rules,
+    where `nf_conntrack_tcp_loose` is 0. Their packets are invalid, and begin no connection.
+    """
     needs = tuple(Rule((IsProtocol(ICMPV6), IsIcmp(kind)), Plain.ACCEPT) for kind in _IPV6_NEEDS)
     peers = failsafe.between_nodes
     asked_in = _to(failsafe.inbound, peers, far=Side.SOURCE, port=Side.DESTINATION)
@@ -79,22 +75,27 @@ def failsafe_chains(failsafe: Failsafe) -> dict[str, Chain]:
     answers_in = _to(failsafe.outbound, peers, far=Side.SOURCE, port=Side.SOURCE)
     answers_out = _to(failsafe.inbound, peers, far=Side.DESTINATION, port=Side.SOURCE)
     return {
-        "failsafe-in": asked_in + needs,
-        "failsafe-out": asked_out + needs,
+        "failsafe-in": asked_in + _of_older(answers_in) + needs,
+        "failsafe-out": asked_out + _of_older(answers_out) + needs,
         "failsafe-in-raw": asked_in + answers_in + needs,
         "failsafe-out-raw": asked_out + answers_out + needs,
     }
+
+
+def _of_older(answers: Chain) -> Chain:
+    invalid = HasState((ConnState.INVALID,))
+    return tuple(Rule((invalid, *rule.matches), rule.verdict) for rule in answers)
 
 
 def _to(ports: Iterable[HostPort], peers: tuple[PortRange, ...], *, far: Side, port: Side) -> Chain:
     """Rules that let packets with these ports pass, from or to the `far` end they are open to."""
     rules = []
     for one in ports:
-        matches: tuple[Match, ...] = (IsProtocol(one.protocol), OnPort(port, (one.ports,)))
+        matches: tuple[Match, ...] = (IsProtocol(one.protocol), on_port(port, (one.ports,)))
         if one.net is not None:
-            matches += (InNets(far, one.net.version, halves(one.net)),)
+            matches += (in_nets(far, one.net.version, halves(one.net)),)
         rules.append(Rule(matches, Plain.ACCEPT))
     for version in NODES if peers else ():
-        matches = (InSet(far, NODES[version]), IsProtocol(TCP), OnPort(port, peers))
+        matches = (InSet(far, NODES[version]), IsProtocol(TCP), on_port(port, peers))
         rules.append(Rule(matches, Plain.ACCEPT))
     return tuple(rules)

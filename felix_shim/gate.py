@@ -10,21 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 
 from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint, EndpointId
 from libtortie.metrics import Counter, Metric
+from libtortie.model.felix_values import OnTimeout
 
 DEFAULT_SECONDS = 0.5
 WAITS = "tortie_policy_gate_waits_total"
-
-
-class OnTimeout(StrEnum):
-    """What becomes of a raise that has waited long enough (`policyGateOnTimeout`)."""
-
-    RAISE = "Raise"
-    HOLD = "Hold"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from felix_shim.rules import (
     OnPort,
     Plain,
     Rule,
-    SetKind,
     Side,
     Verdict,
 )
@@ -121,9 +120,7 @@ def _by_protocol(matches: tuple[Match, ...]) -> Iterator[tuple[Match, ...]]:
     named = [
         match
         for match in matches
-        if isinstance(match, InSet)
-        and match.key.kind is SetKind.PORTS
-        and match.side is Side.DESTINATION
+        if isinstance(match, InSet) and match.key.has_ports and match.side is Side.DESTINATION
     ]
     if not named or any(isinstance(one, IsProtocol) and not one.negated for one in matches):
         yield matches
@@ -137,6 +134,6 @@ def _by_protocol(matches: tuple[Match, ...]) -> Iterator[tuple[Match, ...]]:
 
 def _without_ports(match: Match) -> Match:
     """What is left of "none of these named ports" for a packet that has none: the set's family."""
-    if isinstance(match, InSet) and match.key.kind is SetKind.PORTS and match.negated:
+    if isinstance(match, InSet) and match.key.has_ports and match.negated:
         return IsVersion(match.key.version) if match.side is Side.DESTINATION else match
     return match

@@ -165,8 +165,9 @@ def _of_link(stage: HostStage, here: tuple[Match, ...], plan: HostPlan) -> Itera
             untracked = HasState((ConnState.UNTRACKED,))
             yield Rule((untracked, *here), Jump(plan.courses[earlier]))
     course = plan.courses.get(stage, "")
-    if course and stage in _ENDING:
-        yield Rule(here, Goto(course))
+    if course and stage in _ENDING:  # it decides; but a chain that has just gone is an empty one
+        yield Rule(here, Jump(course))
+        yield Rule(here, DROP.verdict)
         return
     if course:
         yield Rule(here, Jump(course))

@@ -10,11 +10,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from felix_shim.events import Instance, InSync, Migration, Seen, Vanished
-from felix_shim.kube_entries import PolicyObject, entry_of, owner_of
+from felix_shim.kube_entries import PEERS, PolicyObject, entry_of, owner_of
 from felix_shim.kube_policy import PREFIX
 from felix_shim.policy_book import PolicyBook
 from libtortie.model.keys import Kind
-from libtortie.model.policy import Policy, PolicyId, Profile
+from libtortie.model.policy import Item, Policy, PolicyId, Profile
 
 Told = Seen | Vanished | InSync
 
@@ -49,12 +49,18 @@ class KubeDesk:
         entry = entry_of(found)
         if isinstance(entry, Policy):
             self.book.put_policy(entry)
+        elif isinstance(entry, Item):
+            meta = found.metadata
+            self.book.put_peer(PEERS[type(found)], meta.namespace, meta.name, entry)
         else:
             self._profiles[entry.name] = entry
             self._choose(entry.name)
 
     def _gone(self, kind: type, namespace: str, name: str) -> None:
         self._names[kind].discard((namespace, name))
+        if kind in PEERS:
+            self.book.remove_peer(PEERS[kind], namespace, name)
+            return
         owner = owner_of(kind, namespace, name)
         if isinstance(owner, PolicyId):
             self.book.remove_policy(owner)

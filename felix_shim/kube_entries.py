@@ -12,6 +12,8 @@ from felix_shim.admin_policy import (
     baseline_policy,
     baseline_policy_id,
 )
+from felix_shim.cluster_policy import cluster_policy, cluster_policy_id
+from felix_shim.kube_peers import node_item, slice_item
 from felix_shim.kube_policy import (
     account_profile,
     namespace_profile,
@@ -19,28 +21,49 @@ from felix_shim.kube_policy import (
     network_policy_id,
     profile_of,
 )
+from felix_shim.peer_sets import PeerKind
 from libtortie.kube.objects import Namespace, ServiceAccount
 from libtortie.kube.policies import (
     AdminNetworkPolicy,
     BaselineAdminNetworkPolicy,
+    ClusterNetworkPolicy,
+    EndpointSlice,
     KubeNetworkPolicy,
+    PeerNode,
 )
-from libtortie.model.policy import Policy, PolicyId, Profile
+from libtortie.model.policy import Item, Policy, PolicyId, Profile
 
 PolicyObject = (
-    KubeNetworkPolicy | AdminNetworkPolicy | BaselineAdminNetworkPolicy | Namespace | ServiceAccount
+    KubeNetworkPolicy
+    | AdminNetworkPolicy
+    | BaselineAdminNetworkPolicy
+    | ClusterNetworkPolicy
+    | EndpointSlice
+    | PeerNode
+    | Namespace
+    | ServiceAccount
 )
 POLICIES: tuple[type[PolicyObject], ...] = (
     KubeNetworkPolicy,
     AdminNetworkPolicy,
     BaselineAdminNetworkPolicy,
+    ClusterNetworkPolicy,
 )
+PEERS: Mapping[type[PolicyObject], PeerKind] = {
+    EndpointSlice: PeerKind.SLICES,
+    PeerNode: PeerKind.NODES,
+}
+"""What is not of the datastore in any mode: what rules of both can be about."""
 PROFILES: tuple[type[PolicyObject], ...] = (Namespace, ServiceAccount)
+KINDS = (*POLICIES, *PEERS, *PROFILES)
 
-_ENTRIES: Mapping[type[PolicyObject], Callable[[Any], Policy | Profile]] = {
+_ENTRIES: Mapping[type[PolicyObject], Callable[[Any], Policy | Profile | Item]] = {
     KubeNetworkPolicy: network_policy,
     AdminNetworkPolicy: admin_policy,
     BaselineAdminNetworkPolicy: baseline_policy,
+    ClusterNetworkPolicy: cluster_policy,
+    EndpointSlice: slice_item,
+    PeerNode: node_item,
     Namespace: profile_of,
     ServiceAccount: profile_of,
 }
@@ -48,6 +71,7 @@ _OWNERS: Mapping[type[PolicyObject], Callable[[str, str], PolicyId | str]] = {
     KubeNetworkPolicy: network_policy_id,
     AdminNetworkPolicy: lambda _, name: admin_policy_id(name),
     BaselineAdminNetworkPolicy: lambda _, name: baseline_policy_id(name),
+    ClusterNetworkPolicy: lambda _, name: cluster_policy_id(name),
     Namespace: lambda _, name: namespace_profile(name),
     ServiceAccount: account_profile,
 }
@@ -65,7 +89,7 @@ class Heard:
     def is_news(self, found: PolicyObject) -> bool:
         """Whether an object says what was not known of it."""
         key = (type(found), found.metadata.namespace, found.metadata.name)
-        said = (found.metadata.labels, getattr(found, "spec", None))
+        said = (found.metadata.labels, {name: one for name, one in found if name != "metadata"})
         if key in self._last and self._last[key] == said:
             return False
         self._last[key] = said
@@ -85,11 +109,11 @@ class Heard:
 
 def followed_kinds(datastore_type: str) -> tuple[type[PolicyObject], ...]:
     """What is followed beside the datastore; in Kubernetes' own, profiles are in there."""
-    return POLICIES if datastore_type == "kubernetes" else POLICIES + PROFILES
+    return (*POLICIES, *PEERS) if datastore_type == "kubernetes" else KINDS
 
 
-def entry_of(found: PolicyObject) -> Policy | Profile:
-    """What an object is in the book."""
+def entry_of(found: PolicyObject) -> Policy | Profile | Item:
+    """What an object is in the book; an `Item` is one of the peers."""
     return _ENTRIES[type(found)](found)
 
 

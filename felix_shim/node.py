@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface, ip_interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cni_plugin.durable import replace_file
 from felix_shim.ensure import ensure
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
+from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.resources import Node, NodeBGP, NodeSpec, ObjectMeta
 
@@ -37,14 +38,23 @@ class NodeFacts:
     """What a node says about itself.
 
     `as_number` None leaves the stored one, `kube_node` is its name in Kubernetes, if it has one.
+    Without `address6` what is stored of IPv6 stays.
     """
 
     name: str
     address: IPv4Interface
     link: str = ""
+    address6: IPv6Interface | None = None
+    link6: str = ""
     as_number: int | None = None
     interfaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
     kube_node: str = ""
+
+    @property
+    def addresses(self) -> tuple[tuple[IPv4Interface | IPv6Interface, str], ...]:
+        """All of them, each with its link."""
+        first = ((self.address, self.link),)
+        return first if self.address6 is None else (*first, (self.address6, self.link6))
 
     @property
     def key(self) -> ResourceKey:
@@ -56,6 +66,8 @@ def plan_node(stored: Node | None, facts: NodeFacts) -> Node:
     """The resource with this node's facts in it, and everything else as it was."""
     node = stored or Node(metadata=ObjectMeta(name=facts.name))
     bgp = (node.spec.bgp or NodeBGP()).model_copy(update={"ipv4_address": str(facts.address)})
+    if facts.address6 is not None:
+        bgp = bgp.model_copy(update={"ipv6_address": str(facts.address6)})
     if facts.as_number is not None:
         bgp = bgp.model_copy(update={"as_number": facts.as_number})
     spec: dict[str, Any] = node.spec.to_wire() | {"bgp": bgp.to_wire()}
@@ -75,13 +87,16 @@ def _references(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def without_address(stored: Node | None, address: IPv4Interface) -> Node | None:
-    """The resource without this address; None when it does not have it."""
+def without_addresses(stored: Node | None, facts: NodeFacts) -> Node | None:
+    """The resource without this node's addresses; None when it does not have its first."""
     if stored is None or stored.spec.bgp is None:
         return None
-    if stored.spec.bgp.ipv4_address != str(address):
+    if stored.spec.bgp.ipv4_address != str(facts.address):
         return None
-    bgp = stored.spec.bgp.model_copy(update={"ipv4_address": ""})
+    update = {"ipv4_address": ""}
+    if stored.spec.bgp.ipv6_address == str(facts.address6):
+        update["ipv6_address"] = ""
+    bgp = stored.spec.bgp.model_copy(update=update)
     spec = stored.spec.model_copy(update={"bgp": bgp if bgp.to_wire() else None})
     return stored.model_copy(update={"spec": spec})
 
@@ -94,16 +109,32 @@ def register(store: Datastore, facts: NodeFacts) -> bool:
     return ensure(store, facts.key, Node, lambda stored: plan_node(stored, facts))
 
 
-def nodes_with(store: Datastore, address: IPv4Address, *, besides: str) -> tuple[str, ...]:
-    """Names of other nodes that have an address; a Node that cannot be read has none."""
-    found = []
-    for record in store.list(Resources(Kind.NODE)).records:
-        node = record.value
-        if not isinstance(node, Node) or node.metadata.name == besides or node.spec.bgp is None:
-            continue
-        if _ip(node.spec.bgp.ipv4_address) == address:
-            found.append(node.metadata.name)
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Other nodes that have an address of this one."""
+
+    address: IPAddress
+    link: str
+    names: tuple[str, ...]
+
+
+def rivals_of(store: Datastore, facts: NodeFacts) -> Rivals | None:
+    """Who has one of the node's addresses; a Node that cannot be read has none."""
+    others = [
+        record.value
+        for record in store.list(Resources(Kind.NODE)).records
+        if isinstance(record.value, Node) and record.value.metadata.name != facts.name
+    ]
+    for address, link in facts.addresses:
+        names = tuple(one.metadata.name for one in others if address.ip in _addresses(one))
+        if names:
+            return Rivals(address.ip, link, names)
+    return None
+
+
+def _addresses(node: Node) -> set[object]:
+    bgp = node.spec.bgp
+    return set() if bgp is None else {_ip(bgp.ipv4_address), _ip(bgp.ipv6_address)}
 
 
 def _ip(text: str) -> object:
@@ -114,31 +145,33 @@ def _ip(text: str) -> object:
 
 
 def claim(store: Datastore, facts: NodeFacts, pause: Callable[[float], object]) -> bool:
-    """Register the node, unless another one has its address; True when that wrote anything.
+    """Register the node, unless another one has an address of it; True when that wrote anything.
 
     Raises `AddressTakenError`, before anything is written or after taking it back.
     """
-    if rivals := nodes_with(store, facts.address.ip, besides=facts.name):
-        raise _taken(facts, rivals)
+    if rivals := rivals_of(store, facts):
+        raise _taken(rivals)
     written = register(store, facts)
     for _ in range(PAUSES):
-        rivals = nodes_with(store, facts.address.ip, besides=facts.name)
-        if not rivals:
+        rivals = rivals_of(store, facts)
+        if rivals is None:
             return written
-        if min(rivals) < facts.name:
+        if min(rivals.names) < facts.name:
             break
         pause(PAUSE_SECONDS)
-    ensure(store, facts.key, Node, lambda stored: without_address(stored, facts.address))
-    raise _taken(facts, rivals)
+    assert rivals is not None, "else it has returned"
+    ensure(store, facts.key, Node, lambda stored: without_addresses(stored, facts))
+    raise _taken(rivals)
 
 
-def _taken(facts: NodeFacts, rivals: tuple[str, ...]) -> AddressTakenError:
-    where = f" (on {facts.link})" if facts.link else ""
-    names = ", ".join(rivals)
+def _taken(rivals: Rivals) -> AddressTakenError:
+    where = f" (on {rivals.link})" if rivals.link else ""
+    key = "ip" if rivals.address.version == 4 else "ip6"
     return AddressTakenError(
-        f"ip: this node's address {facts.address.ip}{where} is already that of node {names}; "
-        f"choose another, e.g. ip: skip-interface={facts.link or '<link>'} or cidr=<cidr>, "
-        f"or delete Node {rivals[0]} if it is no more"
+        f"{key}: this node's address {rivals.address}{where} is already that of node "
+        f"{', '.join(rivals.names)}; "
+        f"choose another, e.g. {key}: skip-interface={rivals.link or '<link>'} or cidr=<cidr>, "
+        f"or delete Node {rivals.names[0]} if it is no more"
     )
 
 

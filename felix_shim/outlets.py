@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 
-from felix_shim.bgp import BirdInput
+from felix_shim.bgp_model import BirdInput
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.sysctls import Wires
@@ -73,5 +73,9 @@ class Outlets:
     lay_overlay: Callable[[tuple[Overlay, ...], object], None] | None = None
     """On its lane: both families' overlays are these; all is read again when the second argument
     is another one than before."""
+    want_passwords: Callable[[frozenset[tuple[str, str]]], None] | None = None
+    """At once: which keys of which Secrets BGP's passwords are in."""
+    want_services: Callable[[], None] | None = None
+    """At once: services' addresses matter to BGP."""
     check_rules: Check | None = None
     """On the policy lane: why the kernel would refuse these; empty if it would not."""

@@ -10,13 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from libtortie.model.felix_values import (
+    parse_tunnel_mtu,
+    parse_tunnel_mtu_v6,
+    parse_tunnel_port,
+    parse_tunnel_vni,
+)
 from libtortie.model.resources import FelixConfigurationSpec
 
 DEFAULT_PORT, DEFAULT_VNI = 4789, 4096
 OVERHEAD = {4: 50, 6: 70}
 """Bytes that encapsulation adds: inner Ethernet 14, VXLAN 8, UDP 8, IPv4 20 or IPv6 40."""
-_LEAST_MTU = {4: 576, 6: 1280}
-_MTU_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +54,19 @@ def stronger_tunnel(
     """The settings with those of a stronger configuration; `known` are the last effective ones."""
     last = known or weaker
 
-    def read(name: str, value: Any, within: tuple[int, int], below: int, before: int) -> int:
-        least, most = within
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if value is None or (whole and value == 0):
-            return below
-        if whole and least <= value <= most:
-            return int(value)
-        complain(f"{name}: {value!r} is no number from {least} to {most}")
-        return before
+    def read(
+        name: str, value: Any, parse: Callable[[Any], int | None], below: int, before: int
+    ) -> int:
+        try:
+            return below if value is None else parse(value) or below
+        except ValueError as error:
+            complain(f"{name}: {error}")
+            return before
 
-    of4, of6 = (_LEAST_MTU[4], _MTU_MAX), (_LEAST_MTU[6], _MTU_MAX)
     return TunnelSettings(
         enabled=weaker.enabled if spec.vxlan_enabled is None else spec.vxlan_enabled,
-        mtu=read("vxlanMTU", spec.vxlan_mtu, of4, weaker.mtu, last.mtu),
-        mtu6=read("vxlanMTUV6", spec.vxlan_mtu_v6, of6, weaker.mtu6, last.mtu6),
-        port=read("vxlanPort", spec.vxlan_port, (1, 65535), weaker.port, last.port),
-        vni=read("vxlanVNI", spec.vxlan_vni, (1, (1 << 24) - 1), weaker.vni, last.vni),
+        mtu=read("vxlanMTU", spec.vxlan_mtu, parse_tunnel_mtu, weaker.mtu, last.mtu),
+        mtu6=read("vxlanMTUV6", spec.vxlan_mtu_v6, parse_tunnel_mtu_v6, weaker.mtu6, last.mtu6),
+        port=read("vxlanPort", spec.vxlan_port, parse_tunnel_port, weaker.port, last.port),
+        vni=read("vxlanVNI", spec.vxlan_vni, parse_tunnel_vni, weaker.vni, last.vni),
     )

@@ -19,15 +19,16 @@ from types import MappingProxyType
 
 from felix_shim.extras import Translation, translated
 from felix_shim.host_rules import HOST_CHAINS
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.model import Endpoint
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy_book import PolicyRules, Ways
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from felix_shim.tunnel_rules import ENCAPSULATION, no_encapsulation
 from libtortie.errors import InvalidInput
 from libtortie.linux.port import IPNetwork
+from libtortie.model.felix_values import EndpointToHost
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import INTERFACE_PREFIX
 
@@ -58,9 +59,13 @@ class EndpointPolicy:
 
 
 NODE_CHAINS: Mapping[str, Chain] = MappingProxyType(
-    {NAT_CHAIN: (), **dict.fromkeys(HOST_CHAINS.values(), ())}
+    {
+        NAT_CHAIN: (),
+        ENCAPSULATION: no_encapsulation(),
+        **dict.fromkeys(HOST_CHAINS.values(), ()),
+    }
 )
-"""The chains that base chains ask, whatever is or is not in them."""
+"""The chains that base chains and endpoints' ask, whatever is or is not in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,15 @@ class PolicySet:
     """All rules of this node: at most one endpoint per interface, sorted by it.
 
     `chains` and `sets` are what the endpoints' policies come to (`policy_book.py`), and the node's
-    own (`surroundings.py`); `NODE_CHAINS` are always among them.
+    own (`surroundings.py`); `NODE_CHAINS` are always among them. `prepared` are sets that are there
+    besides, before rules look into them.
     """
 
     endpoints: tuple[EndpointPolicy, ...] = ()
     endpoint_to_host: EndpointToHost = EndpointToHost.DROP
     chains: Mapping[str, Chain] = field(default_factory=lambda: NODE_CHAINS)
     sets: Mapping[SetKey, Elements] = field(default_factory=dict)
+    prepared: Mapping[SetKey, Elements] = field(default_factory=dict)
 
     def by_interface(self) -> dict[str, EndpointPolicy]:
         """The endpoints by interface name."""

@@ -17,7 +17,8 @@ from types import MappingProxyType
 from felix_shim.host_order import FORWARDED, HostStage
 from felix_shim.host_rules import HostPlan
 from felix_shim.label_index import LabelIndex, Labelled
-from felix_shim.policy_compile import sets_of
+from felix_shim.peer_sets import PeerKind, PeerSets
+from felix_shim.policy_compile import LOG_PREFIX, sets_of
 from felix_shim.policy_order import (
     CLOSED,
     Course,
@@ -61,11 +62,12 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An endpoint that a policy closes because it cannot be obeyed."""
+    """An endpoint that a policy closes because it cannot be obeyed; `partly`: one of its rules."""
 
     endpoint: Key
     policy: PolicyId
     problem: str
+    partly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class _Plan:
     ways: Ways = field(default_factory=Ways)
     chains: Mapping[str, Chain] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[tuple[PolicyId, str], ...] = ()
+    limits: tuple[tuple[PolicyId, str], ...] = ()
     sets: frozenset[SetKey] = frozenset()
     host: HostPlan | None = None
 
@@ -105,6 +108,7 @@ class PolicyBook:
     """See the module. Items and local endpoints are named by their stored keys."""
 
     sets: PolicySets[Key] = field(default_factory=PolicySets)
+    peers: PeerSets = field(default_factory=PeerSets)
     _subjects: LabelIndex[Key] = field(default_factory=LabelIndex)
     _locals: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     _hosts: dict[Key, HostEnd] = field(default_factory=dict)
@@ -117,6 +121,7 @@ class PolicyBook:
     _own: dict[tuple[PolicyId, Stage], Chain] = field(default_factory=dict)
     _plans: dict[tuple[frozenset[str], _Subject], _Plan] = field(default_factory=dict)
     _taken: dict[Key, _Plan] = field(default_factory=dict)
+    _log_prefix: str = LOG_PREFIX
     _outdated_plans: bool = False
     _outdated_parts: set[str] = field(default_factory=set)
     _turned: set[Key] = field(default_factory=set)
@@ -156,6 +161,11 @@ class PolicyBook:
             self._refused[policy] = problem
             known = self._policies.get(policy)
             self._outdated_parts.add(known.selector if known else _profile_part(policy.name))
+
+    def log_as(self, prefix: str) -> None:
+        """The lines of Log rules begin so."""
+        if prefix != self._log_prefix:
+            self._log_prefix, self._outdated_plans, self._own = prefix, True, {}
 
     def put_tier(self, tier: TierRank) -> None:
         """A tier is this now."""
@@ -199,6 +209,14 @@ class PolicyBook:
         self.sets.remove(key)
         self._outdated_plans |= self._unreadable.remove(key)
 
+    def put_peer(self, kind: PeerKind, namespace: str, name: str, item: Item) -> None:
+        """Something of Kubernetes that rules can be about is this now."""
+        self.peers.put(kind, (namespace, name), item)
+
+    def remove_peer(self, kind: PeerKind, namespace: str, name: str) -> None:
+        """It is no more."""
+        self.peers.remove(kind, (namespace, name))
+
     def put_local(self, key: Key, item: Item) -> None:
         """An endpoint of this node, which needs rules."""
         if self._locals.get(key) != item.profiles:
@@ -229,7 +247,7 @@ class PolicyBook:
         if self._turned or not self._rules.chains:
             self._arrange()
             self._turned = set()
-        before, elements = self._rules, self.sets.elements()
+        before, elements = self._rules, self.peers.added_to(self.sets.elements())
         if elements is not before.sets:
             self._rules = replace(before, sets=elements)
         return self._rules
@@ -242,14 +260,18 @@ class PolicyBook:
         for owner in sorted(one for text in texts for one in self._selecting[text]):
             policy = self._policies[owner]
             found[owner] = {
-                chain_name(way, owner): own_chain(way, rules_of(policy, way) or ())
+                chain_name(way, owner): own_chain(
+                    way, rules_of(policy, way) or (), self._log_prefix
+                )
                 for way in Direction
             }
         mine = (*self._locals.values(), *(end.profiles for end in self._hosts.values()))
         for name in sorted({name for profiles in mine for name in profiles}):
             owner = profile_id(name)
             found[owner] = {
-                chain_name(way, owner): own_chain(way, self._profile_rules(name, way))
+                chain_name(way, owner): own_chain(
+                    way, self._profile_rules(name, way), self._log_prefix
+                )
                 for way in Direction
             }
         return found
@@ -298,7 +320,8 @@ class PolicyBook:
             chains = {CLOSED: (DROP,)}
             for plan in taken.values():
                 chains |= plan.chains
-            self.sets.use(frozenset().union(*(plan.sets for plan in taken.values())))
+            wanted = frozenset().union(*(plan.sets for plan in taken.values()))
+            self.sets.use(self.peers.use(wanted))
             self._plans = {key: plan for key, plan in self._plans.items() if id(plan) in taken}
         ways = {key: plan.ways for key, plan in self._taken.items() if plan.host is None}
         hosts = (plan.host for plan in self._taken.values() if plan.host is not None)
@@ -307,6 +330,11 @@ class PolicyBook:
             Closed(key, policy, problem)
             for key, plan in self._taken.items()
             for policy, problem in plan.problems
+        )
+        closed += tuple(
+            Closed(key, policy, limit, partly=True)
+            for key, plan in self._taken.items()
+            for policy, limit in plan.limits
         )
         self._rules = PolicyRules(chains, self._rules.sets, ways, closed, placed)
 
@@ -330,7 +358,9 @@ class PolicyBook:
         for wanted in courses:
             chains |= self._chains(wanted)
         ingress, egress = courses
-        return _Plan(Ways(ingress.chain, egress.chain), chains, sets=_sets_of(chains))
+        limits = tuple((one.id, limit) for one in policies for limit in one.limits)
+        ways = Ways(ingress.chain, egress.chain)
+        return _Plan(ways, chains, limits=limits, sets=_sets_of(chains))
 
     def _host_plan(self, end: HostEnd, policies: list[Policy]) -> _Plan:
         """What is wrong closes it; for what goes through it only if that is policed at all."""
@@ -348,7 +378,7 @@ class PolicyBook:
                 courses[stage] = wanted.chain
                 chains |= self._chains(wanted)
         host = HostPlan(end, MappingProxyType(courses), bool(wrong), forward)
-        return _Plan(Ways(), chains, tuple(problems), _sets_of(chains), host)
+        return _Plan(Ways(), chains, tuple(problems), sets=_sets_of(chains), host=host)
 
     def _problems(
         self, policies: list[Policy], profiles: tuple[str, ...]
@@ -372,7 +402,7 @@ class PolicyBook:
         def said(policy: PolicyId) -> tuple[PolicyRule, ...]:
             return rules_of(self._policies[policy], direction) or ()
 
-        chains = course_chains(wanted, said)
+        chains = course_chains(wanted, said, self._log_prefix)
         for policy in (one for stretch in wanted.stretches for one in stretch.policies):
             if not passes_on(said(policy)):
                 chains[chain_name(direction, policy)] = self._chain(policy, direction, said(policy))
@@ -385,8 +415,11 @@ class PolicyBook:
     def _chain(self, owner: PolicyId, direction: Stage, rules: tuple[PolicyRule, ...]) -> Chain:
         found = self._own.get((owner, direction))
         if found is None:
-            found = self._own[owner, direction] = own_chain(direction, rules)
+            found = self._own[owner, direction] = self._written(direction, rules)
         return found
+
+    def _written(self, direction: Stage, rules: tuple[PolicyRule, ...]) -> Chain:
+        return own_chain(direction, rules, self._log_prefix)
 
     def _profile_rules(self, name: str, direction: Stage) -> tuple[PolicyRule, ...]:
         """A namespace's profile allows all, stored or not, as Calico's controllers make it."""

@@ -26,7 +26,8 @@ from libtortie.errors import first_line
 
 FORMAT = 1
 PAUSE_SECONDS = 0.1
-"""Between two savings at least, in which changes gather; much that is saved has longer ones."""
+"""Between two savings at least, in which changes gather; much that is saved has longer ones. What
+an agent hears for the first time waits for none: killed before, the next one would know nothing."""
 PAUSE_FACTOR = 10.0
 """How much longer than a saving a pause is."""
 
@@ -41,6 +42,7 @@ class PolicyCache:
     log: Log
     pause: float = PAUSE_SECONDS
     _waiting: dict[type[PolicyObject], tuple[PolicyObject, ...]] = field(default_factory=dict)
+    _saved: set[type[PolicyObject]] = field(default_factory=set)
     _stop: threading.Event = field(default_factory=threading.Event)
     _condition: threading.Condition = field(default_factory=threading.Condition)
     _trouble: Complaint = field(init=False)
@@ -73,15 +75,21 @@ class PolicyCache:
             began = time.monotonic()
             for kind, objects in waiting.items():
                 self._save(kind, objects)
+            self._saved |= waiting.keys()
             pause = max(self.pause, PAUSE_FACTOR * (time.monotonic() - began))
-            if self._stop.wait(pause) and not self._waiting:
-                return
+            with self._condition:
+                self._condition.wait_for(self._hurried, pause)
+                if self._stop.is_set() and not self._waiting:
+                    return
 
     def stop(self) -> None:
         """Make `run` return soon."""
         with self._condition:
             self._stop.set()
             self._condition.notify()
+
+    def _hurried(self) -> bool:
+        return self._stop.is_set() or not self._waiting.keys() <= self._saved
 
     def _path(self, kind: type[PolicyObject]) -> Path:
         return self.directory / f"{kind.api.plural}.json"
@@ -116,4 +124,5 @@ def _dumped(found: PolicyObject) -> dict[str, Any]:
     """What policy is made of in an object."""
     meta = found.metadata
     kept = {"name": meta.name, "namespace": meta.namespace, "labels": meta.labels}
-    return {"metadata": kept, "spec": getattr(found, "spec", None)}
+    rest = found.model_dump(mode="json", by_alias=True, exclude={"metadata"})
+    return {"metadata": kept, **rest}

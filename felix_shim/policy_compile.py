@@ -30,6 +30,7 @@ from felix_shim.rules import (
     Side,
     Verdict,
 )
+from libtortie.model import felix_values
 from libtortie.model.policy import (
     ICMP,
     Action,
@@ -40,7 +41,9 @@ from libtortie.model.policy import (
     PortRange,
 )
 
-LOG_PREFIX = "calico-packet: "
+LABEL_SERVICE = "service"
+"""What says whose an EndpointSlice is, among EndpointSlices."""
+LOG_PREFIX = felix_values.LOG_PREFIX + felix_values.LOG_END
 """Calico's default, which people's log filters know."""
 
 
@@ -50,6 +53,7 @@ class Verdicts:
 
     allow: Verdict
     passed: Verdict = Plain.DROP
+    log_prefix: str = LOG_PREFIX
 
     def of(self, action: Action) -> Verdict:
         """What a rule with this action does."""
@@ -59,7 +63,7 @@ class Verdicts:
             case Action.PASS:
                 return self.passed
             case Action.LOG:
-                return Log(LOG_PREFIX)
+                return Log(self.log_prefix)
             case Action.DENY:
                 return Plain.DROP
 
@@ -69,6 +73,11 @@ def compile_rules(rules: Iterable[PolicyRule], verdicts: Verdicts) -> Chain:
     return tuple(
         Rule(matches, verdicts.of(rule.action)) for rule in rules for matches in _ways(rule)
     )
+
+
+def of_service(name: str) -> str:
+    """The selector of what a Service (`namespace/name`) leads to."""
+    return f"{LABEL_SERVICE} == '{name}'"
 
 
 def sets_of(chain: Chain) -> frozenset[SetKey]:
@@ -117,7 +126,8 @@ def _versions(rule: PolicyRule) -> tuple[int, ...]:
 
 def _has_sets(end: Entity) -> bool:
     named = any(isinstance(port, str) for port in (*end.ports, *end.not_ports))
-    return end.selector is not None or end.not_selector is not None or named
+    looked_up = (end.selector, end.not_selector, end.nodes, end.service or None)
+    return named or any(one is not None for one in looked_up)
 
 
 def _packet(rule: PolicyRule) -> Iterator[Match]:
@@ -138,16 +148,21 @@ def _icmp(icmp: Icmp, *, negated: bool = False) -> IsIcmp:
 def _end(end: Entity, side: Side, version: int, protocol: int | None) -> Iterator[Match]:
     """What must hold of an end apart from the ports it may have."""
     if end.nets:
-        yield InNets(side, version, _texts(end.nets))
+        yield in_nets(side, version, _texts(end.nets))
     if end.not_nets:
-        yield InNets(side, version, _texts(end.not_nets), negated=True)
+        yield in_nets(side, version, _texts(end.not_nets), negated=True)
     if end.selector is not None:
         yield InSet(side, SetKey(SetKind.ADDRESSES, version, end.selector))
     if end.not_selector is not None:
         yield InSet(side, SetKey(SetKind.ADDRESSES, version, end.not_selector), negated=True)
+    if end.nodes is not None:
+        yield InSet(side, SetKey(SetKind.KUBE_NODES, version, end.nodes))
+    if end.service:
+        kind = SetKind.SERVICE_PORTS if side is Side.DESTINATION else SetKind.SERVICES
+        yield InSet(side, SetKey(kind, version, of_service(end.service)))
     numbers, names = _split(end.not_ports)
     if numbers:
-        yield OnPort(side, numbers, negated=True)
+        yield on_port(side, numbers, negated=True)
     if names:
         yield InSet(side, _named(end, version, names, protocol), negated=True)
 
@@ -160,9 +175,27 @@ def _ports(
     if not end.ports:
         yield ()
     if numbers:
-        yield (OnPort(side, numbers),)
+        yield (on_port(side, numbers),)
     if names:
         yield (InSet(side, _named(end, version, names, protocol)),)
+
+
+def in_nets(side: Side, version: int, nets: tuple[str, ...], *, negated: bool = False) -> Match:
+    """An end's address is in one of these networks, or in none. Several, unless they are all hosts,
+    are a set of their own: see `docs/adr/0028`."""
+    hosts = "/32" if version == 4 else "/128"
+    if len(nets) == 1 or all(net.endswith(hosts) for net in nets):
+        return InNets(side, version, nets, negated)
+    return InSet(side, SetKey(SetKind.NETS, version, " ".join(nets)), negated)
+
+
+def on_port(side: Side, ranges: tuple[PortRange, ...], *, negated: bool = False) -> Match:
+    """An end's port is one of these, or none; behind a match of a protocol that has ports. Several
+    ranges are a set of their own, too."""
+    if len(ranges) == 1 or all(one.first == one.last for one in ranges):
+        return OnPort(side, ranges, negated)
+    texts = (f"{one.first}-{one.last}" for one in ranges)
+    return InSet(side, SetKey(SetKind.PORT_RANGES, 0, " ".join(texts)), negated)
 
 
 def _named(end: Entity, version: int, names: tuple[str, ...], protocol: int | None) -> SetKey:

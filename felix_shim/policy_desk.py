@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface, ip_network
 
 from felix_shim.events import InSync, Listed, Seen, Stored, Unstored, Vanished
@@ -53,6 +53,7 @@ from libtortie.model.policy_wire import (
 )
 from libtortie.model.resources import Resource, Tier, WorkloadEndpoint
 
+NO_API = "spec: matches by service need the Kubernetes API, which this agent has not"
 Change = Stored | Unstored | Listed | Seen | Vanished | InSync
 Check = Callable[[Mapping[str, Chain], Mapping[SetKey, Elements]], str]
 """Why the kernel would refuse chains and sets; empty when it takes them."""
@@ -90,6 +91,7 @@ class PolicyDesk:
         """The rules of these endpoints, and of the node itself, made of all that was heard."""
         while self._changes:
             self._take(self._changes.popleft())
+        self.book.log_as(around.settings.log_prefix)
         found = self.book.rules()
         endpoints = tuple(endpoints)
         self._tell(found, dict(endpoints))
@@ -174,6 +176,8 @@ class PolicyDesk:
         match kind:
             case Kind.NETWORK_POLICY | Kind.GLOBAL_NETWORK_POLICY:
                 policy = read_policy(resource)
+                if policy.needs_api and not self.kube:
+                    policy = replace(policy, problem=NO_API)
                 if not self._of_kube.is_copy(policy.id):
                     self.book.put_policy(policy)
             case Kind.PROFILE:
@@ -245,13 +249,14 @@ class PolicyDesk:
         closed = frozenset(found.closed)
         for one in sorted(closed - self._closed, key=str):
             self.log.error(
-                "policy_closes_endpoint",
+                "policy_rule_fails_closed" if one.partly else "policy_closes_endpoint",
                 endpoint=one.endpoint,
                 policy=one.policy,
                 reason=one.problem,
             )
             if one.endpoint in endpoints:
                 text = f"{one.policy} cannot be obeyed: {one.problem}; nothing new passes"
+                text += " by that rule" if one.partly else ""
                 self._closings.append((endpoints[one.endpoint], text))
         self._closed = closed
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from felix_shim.policy_compile import Verdicts, compile_rules
+from felix_shim.policy_compile import LOG_PREFIX, Verdicts, compile_rules
 from felix_shim.rules import DROP, Chain, Goto, Jump, Rule, Verdict, digest
 from libtortie.model.policy import (
     ADMIN_TIER,
@@ -40,6 +40,7 @@ _SHORT_KIND = {
     "KubernetesNetworkPolicy": "knp",
     "AdminNetworkPolicy": "anp",
     "BaselineAdminNetworkPolicy": "banp",
+    "ClusterNetworkPolicy": "cnp",
     "Profile": "profile",
 }
 BUILT_IN_TIERS = {
@@ -214,14 +215,16 @@ def passes_on(rules: Iterable[PolicyRule]) -> bool:
     return any(rule.action is Action.PASS for rule in rules)
 
 
-def own_chain(direction: Stage, rules: Iterable[PolicyRule]) -> Chain:
+def own_chain(direction: Stage, rules: Iterable[PolicyRule], log_prefix: str = LOG_PREFIX) -> Chain:
     """The rules of a policy that passes nothing (what one passes is dropped), or of a profile."""
-    return direction.fitted(compile_rules(rules, Verdicts(direction.allow)))
+    verdicts = Verdicts(direction.allow, log_prefix=log_prefix)
+    return direction.fitted(compile_rules(rules, verdicts))
 
 
 def course_chains(
     wanted: Course,
     rules: Callable[[PolicyId], tuple[PolicyRule, ...]],
+    log_prefix: str = LOG_PREFIX,
 ) -> dict[str, Chain]:
     """The chains of a course by name; `rules` are a policy's in its direction.
 
@@ -237,7 +240,8 @@ def course_chains(
         for policy in stretch.policies:
             said = rules(policy)
             if passes_on(said):
-                lines += direction.fitted(compile_rules(said, Verdicts(direction.allow, onwards)))
+                verdicts = Verdicts(direction.allow, onwards, log_prefix)
+                lines += direction.fitted(compile_rules(said, verdicts))
             else:
                 lines.append(Rule((), Jump(chain_name(direction, policy))))
         lines.append(DROP if direction.tiers_deny and not stretch.passes else Rule((), onwards))

@@ -30,7 +30,7 @@ _NO_TEXTS = TextSet()
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """A set's elements. `interval`: there are networks among them."""
+    """A set's elements. `interval`: there are networks among them, or ranges."""
 
     held: TextSet = _NO_TEXTS
     interval: bool = False
@@ -44,6 +44,11 @@ class Elements:
     def texts(self) -> frozenset[str]:
         """All of them; costs what there is."""
         return frozenset(self.held)
+
+
+def literal(key: SetKey) -> Elements:
+    """What is in a set whose key says it."""
+    return Elements.of(key.selector.split(), interval=True)
 
 
 @dataclass(slots=True)
@@ -161,6 +166,10 @@ class PolicySets(Generic[I]):
 
     def _begin(self, key: SetKey) -> None:
         """A new set: filled from what its selector selects, which may be followed already."""
+        if key.kind.literal:
+            self._sets[key] = _Counted(nets_turned=False, frozen=literal(key))
+            self._turned.add(key)
+            return
         text = key.selector or ALL
         if text not in self._keys:
             self.index.watch(text)
@@ -180,7 +189,7 @@ class PolicySets(Generic[I]):
         for net in item.nets:
             if net.version != key.version:
                 continue
-            if key.kind is SetKind.PORTS:
+            if key.has_ports:
                 for text in _ports(key, net, item):
                     counted.count_host(text, difference)
             elif net.prefixlen == net.max_prefixlen:
@@ -203,5 +212,6 @@ def _count(counts: Counter[T], element: T, difference: int) -> bool:
 
 def _ports(key: SetKey, net: IPNetwork, item: Item) -> Iterator[str]:
     for port in item.ports:
-        if port.name in key.names and key.protocol in (0, port.protocol):
+        wanted = key.kind is SetKind.SERVICE_PORTS or port.name in key.names
+        if wanted and key.protocol in (0, port.protocol):
             yield f"{net.network_address} . {port.protocol} . {port.port}"

@@ -21,7 +21,9 @@ from felix_shim import desired
 from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
 from felix_shim.cluster import ENDPOINTS, FELIX, NODES
 from felix_shim.drivers.routetable import Outcome
+from felix_shim.due import FLOWS, LISTEN, OWNERS, RAISES
 from felix_shim.events import (
+    BgpTold,
     CutOver,
     Done,
     Event,
@@ -56,11 +58,12 @@ from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, SURVEY, Outlets
 from felix_shim.roster import Local
+from felix_shim.route_log import tell_route
 from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
-from felix_shim.world import FLOWS, LISTEN, OWNERS, RAISES, World
-from libtortie.linux.port import IPNetwork, Route
+from felix_shim.world import World
+from libtortie.linux.port import IPNetwork
 from libtortie.metrics import Metric
 
 SLICE_SECONDS = 0.002
@@ -162,7 +165,7 @@ class Reconciler:
                 break
         return busy
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:  # noqa: PLR0912  # a case for each kind of event
         """Take one event in."""
         world = self._world
         match event:
@@ -190,6 +193,8 @@ class Reconciler:
                 world.survey(event)
             case RaisesSeen() | CutOver():
                 world.heard_elsewhere(event)
+            case BgpTold():
+                self._chores.told_of_bgp(event)
             case Done():
                 self._done(event)
 
@@ -254,8 +259,9 @@ class Reconciler:
             episode=machine.episode,
             signs_dropped=self._signs_dropped,
         )
+        behind = {"latency_ms": round(latency, 3), "kernel_ns": sign.kernel_ns}
         for outcome in outcomes:
-            self._tell_route(local, outcome, latency=latency, kernel_ns=sign.kernel_ns)
+            tell_route(self._log, local, outcome, self._world.settings, behind)
         return True
 
     # -- units of work, in dependency order ------------------------------------------------------
@@ -364,7 +370,7 @@ class Reconciler:
     def _compare(self, dst: IPNetwork) -> None:
         """Make the routes to one address what they shall be."""
         first = next(iter(self._world.roster.with_address(dst.network_address)), None)
-        self._tell_route(first, self._route(dst))
+        tell_route(self._log, first, self._route(dst), self._world.settings)
 
     def _route(self, dst: IPNetwork) -> Outcome:
         """Change the routes to one address in the kernel, unless they have to wait.
@@ -418,42 +424,6 @@ class Reconciler:
                 self.gate.drop(endpoint)
             else:
                 self._world.due.destinations.update(local.destinations)
-
-    def _tell_route(
-        self,
-        local: Local | None,
-        outcome: Outcome,
-        *,
-        latency: float | None = None,
-        kernel_ns: int | None = None,
-    ) -> None:
-        """One log line for what became of one address's routes."""
-        about: dict[str, object] = {"dst": outcome.dst}
-        if local is not None:
-            about |= {"endpoint": local.id, "episode": local.machine.episode}
-        if latency is not None:
-            about |= {"latency_ms": round(latency, 3), "kernel_ns": kernel_ns}
-        if outcome.error:
-            self._log.warning("route_failed", **about, reason=outcome.error)
-            return
-        if not outcome.added and not outcome.deleted:
-            if latency is not None:
-                self._log.warning("route_waits_for_policy", **about)
-            return
-        raised = local is not None and local.machine.state in RAISED
-        reverted = any(map(self._is_raised, outcome.deleted))
-        event = "route_raised" if raised else "route_reverted" if reverted else "route_changed"
-        self._log.info(
-            event,
-            **about,
-            metrics=[route.priority for route in outcome.added],
-            removed=[route.priority for route in outcome.deleted],
-        )
-
-    def _is_raised(self, route: Route) -> bool:
-        settings = self._world.settings
-        priorities = settings.ipv4 if route.dst.version == 4 else settings.ipv6
-        return route.priority == priorities.elevated
 
     # -- lanes, retries and timers ---------------------------------------------------------------
 

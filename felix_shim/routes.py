@@ -19,21 +19,24 @@ from ipaddress import ip_network
 from felix_shim.migration import State
 from felix_shim.model import Endpoint
 from libtortie.linux.port import MAIN_TABLE, Route, RouteProto, RouteType
+from libtortie.model.felix_values import (
+    ELEVATED_PRIORITY,
+    NORMAL_PRIORITY,
+    PRIORITY_MAX,
+    are_priorities,
+)
 from libtortie.model.names import INTERFACE_PREFIX
-
-PRIORITY_MAX = 2147483646
-"""Largest metric that the local-preference formula `2147483647 - metric` keeps positive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
     """The two kernel metrics of workload routes; lower wins, at least 2 apart."""
 
-    normal: int = 1024
-    elevated: int = 512
+    normal: int = NORMAL_PRIORITY
+    elevated: int = ELEVATED_PRIORITY
 
     def __post_init__(self) -> None:
-        if not 1 <= self.elevated <= self.normal - 2 <= PRIORITY_MAX - 2:
+        if not are_priorities(self.normal, self.elevated):
             raise ValueError(
                 f"route priorities: normal {self.normal} must exceed elevated {self.elevated} "
                 f"by at least 2, both within 1..{PRIORITY_MAX}"

@@ -36,12 +36,25 @@ class SetKind(StrEnum):
     """What a set's elements are: addresses and networks, or (address, protocol, port).
 
     `NODES` (addresses) and `POOLS` (networks) are of no selector: the nodes' own, and IP pools'.
+    `SERVICES` and `SERVICE_PORTS` are what a Kubernetes Service leads to, `KUBE_NODES` addresses of
+    Kubernetes' nodes: their selectors are about those alone (`peer_sets.py`). `NETS` and
+    `PORT_RANGES` are what a rule itself lists: their selector is that list, and never changes.
     """
 
     ADDRESSES = "s"
     PORTS = "np"
     NODES = "nodes"
     POOLS = "pools"
+    SERVICES = "sv"
+    SERVICE_PORTS = "sp"
+    KUBE_NODES = "kn"
+    NETS = "n"
+    PORT_RANGES = "pr"
+
+    @property
+    def literal(self) -> bool:
+        """Whether the key says what is in the set."""
+        return self in (SetKind.NETS, SetKind.PORT_RANGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,11 @@ class SetKey:
     selector: str
     names: tuple[str, ...] = ()
     protocol: int = 0
+
+    @property
+    def has_ports(self) -> bool:
+        """Whether its elements are (address, protocol, port)."""
+        return self.kind in (SetKind.PORTS, SetKind.SERVICE_PORTS)
 
     @property
     def name(self) -> str:

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from felix_shim import defaults
-from felix_shim.addresses import NodeAddress, Outside, find_address, interfaces, uplink_mtu
+from felix_shim.addresses import (
+    NodeAddress,
+    NodeAddress6,
+    Outside,
+    find_address,
+    find_address6,
+    interfaces,
+    uplink_mtu,
+)
 from felix_shim.claims import label_claims
 from felix_shim.config import NONE, NodeConfig
 from felix_shim.ensure import ensure
@@ -87,6 +95,7 @@ class StartUp:
     guid: Callable[[], str] = new_guid
     complete: bool = False
     _address: NodeAddress | None = None
+    _address6: NodeAddress6 | None = None
     _cluster: ClusterFacts | None = None
     _silence: str = ""
     _later: bool = False
@@ -106,6 +115,7 @@ class StartUp:
         while not self.over.is_set():
             try:
                 address = self.address()
+                self.address6()
                 self._later = self.kube is not None and self._was_here()
                 self.attempt()
             except _REPEATED as error:
@@ -139,19 +149,31 @@ class StartUp:
             self._address = find_address(self.kernel, self.config.ip, outside)
         return self._address
 
+    def address6(self) -> NodeAddress6 | None:
+        """The same for IPv6, if the configuration wants one."""
+        if self._address6 is None and self.config.ip6 != NONE:
+            outside = self.outside
+            if self.kube is not None:
+                outside = replace(outside, internal_ips=self._internal_ips)
+            self._address6 = find_address6(self.kernel, self.config.ip6, outside)
+        return self._address6
+
     def uplinks(self) -> tuple[str, ...]:
         """The links that carry this node's traffic."""
         named = tuple(name for name in self.config.uplinks if name)
-        link = self.address().link
-        return named or ((link,) if link else ())
+        address6 = self.address6()
+        links = (self.address().link, address6.link if address6 is not None else "")
+        return named or tuple(dict.fromkeys(link for link in links if link))
 
     def facts(self) -> NodeFacts:
         """What this node says about itself."""
-        chosen = self.address()
+        chosen, chosen6 = self.address(), self.address6()
         return NodeFacts(
             name=self.config.node,
             address=chosen.address,
             link=chosen.link,
+            address6=chosen6.address if chosen6 is not None else None,
+            link6=chosen6.link if chosen6 is not None else "",
             as_number=self.config.as_number,
             interfaces=interfaces(self.kernel),
             kube_node=self.config.kube_node,

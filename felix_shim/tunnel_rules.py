@@ -1,7 +1,7 @@
-"""Who may speak to this node's end of the overlay: the cluster's nodes, and nobody else. Pure.
+"""Who may speak to nodes' ends of the overlay: the cluster's nodes, and nobody else. Pure.
 
 VXLAN has no password: whoever reaches the port can put packets into the overlay, with any
-address inside. Workloads may not speak to it at all (their own chains see to that).
+address inside. Workloads may not speak to it at all.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from felix_shim.failsafe import NODES, UDP
+from felix_shim.overlay_settings import DEFAULT_PORT
 from felix_shim.rules import DROP, Chain, InSet, IsProtocol, OnPort, Plain, Rule, Side
 from libtortie.model.policy import PortRange
+
+ENCAPSULATION = "encapsulation"
+"""The chain that whatever workloads send passes, before their policies."""
+_IPIP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,19 @@ def tunnel_out(tunnel: OpenTunnel) -> Chain:
     return tuple(Rule((*_to_port(tunnel), one), Plain.ACCEPT) for one in known)
 
 
+def no_encapsulation(port: int = DEFAULT_PORT) -> Chain:
+    """Encapsulation is the nodes' to speak: a workload's could enter the overlay as a node's. The
+    usual port is closed though the overlay has another: it may be the underlay's own."""
+    return (
+        Rule((IsProtocol(_IPIP),), DROP.verdict),
+        Rule(_to_ports(DEFAULT_PORT, port), DROP.verdict),
+    )
+
+
 def _to_port(tunnel: OpenTunnel) -> tuple[IsProtocol, OnPort]:
-    port = PortRange(tunnel.port, tunnel.port)
-    return IsProtocol(UDP), OnPort(Side.DESTINATION, (port,))
+    return _to_ports(tunnel.port)
+
+
+def _to_ports(*ports: int) -> tuple[IsProtocol, OnPort]:
+    ranges = tuple(PortRange(port, port) for port in sorted(set(ports)))
+    return IsProtocol(UDP), OnPort(Side.DESTINATION, ranges)

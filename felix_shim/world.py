@@ -15,6 +15,7 @@ from felix_shim.cluster import (
     BLOCKS,
     ENDPOINTS,
     FELIX,
+    FILTERS,
     NODES,
     PEERS,
     POLICY_SCOPES,
@@ -22,6 +23,7 @@ from felix_shim.cluster import (
     Cluster,
 )
 from felix_shim.drivers.routetable import RouteTable
+from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, Due
 from felix_shim.elsewhere import Elsewhere
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import (
@@ -41,7 +43,7 @@ from felix_shim.extras import Wishes
 from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import Heard, PolicyObject
 from felix_shim.migration import Facts
-from felix_shim.model import Endpoint, EndpointId, same_sandbox, same_wire
+from felix_shim.model import Endpoint, same_sandbox, same_wire
 from felix_shim.outlets import BIRD, NODE, OVERLAY, POLICY, STATUS, SURVEY
 from felix_shim.overlay import DEVICES
 from felix_shim.overlay_desk import OverlayDesk
@@ -69,23 +71,6 @@ from libtortie.model.keys import Affinities, Key, Scope
 from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.policy import PortRange
 from libtortie.model.resources import WorkloadEndpoint
-
-LISTEN, OWNERS, RAISES, NUDGE, FLOWS = "listen", "owners", "raises", "nudge", "flows"
-
-
-@dataclass(slots=True)
-class Due:
-    """Work to do: endpoints to settle or to begin, addresses whose routes to compare, chores.
-
-    `strangers` are addresses whose route appeared although no endpoint has them: a CNI ADD
-    writes the route just before the endpoint, so they are to be looked at again later.
-    """
-
-    newcomers: set[EndpointId] = field(default_factory=set)
-    strangers: set[IPNetwork] = field(default_factory=set)
-    endpoints: set[EndpointId] = field(default_factory=set)
-    destinations: set[IPNetwork] = field(default_factory=set)
-    chores: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -140,9 +125,15 @@ class World:
     def facts_of(self, local: Local) -> Facts:
         """What is known about an endpoint now; what a watch has not told yet stays as it was."""
         raised, stale = self.elsewhere.of(local)
-        machines = self.machines if self.kube else None
-        return facts.known(
-            local, machines, self.node, raised_elsewhere=raised, stale_elsewhere=stale
+        if not self.kube:
+            return Facts(raised_elsewhere=raised, stale_elsewhere=stale)
+        return facts.update(
+            local.machine.facts,
+            local.endpoint,
+            self.machines,
+            self.node,
+            raised_elsewhere=raised,
+            stale_elsewhere=stale,
         )
 
     @property
@@ -157,7 +148,7 @@ class World:
         self.due.chores.add(POLICY)
 
     def _makes_policy(self, scope: Scope) -> bool:
-        return scope not in (NODES, POOLS, PEERS, BGP, Affinities(self.node), *BLOCKS)
+        return scope not in (NODES, POOLS, PEERS, FILTERS, BGP, Affinities(self.node), *BLOCKS)
 
     def _to_desk(self, event: Stored | Unstored | Listed) -> None:
         """Endpoints of other nodes concern the rules too, of which they are members only."""
@@ -180,6 +171,7 @@ class World:
             pools=tuple(pool.spec for pool in self.cluster.pools()),
             links=self.link_addresses,
             tunnel=self.overlay.open_tunnel(self.cluster, self.settings.tunnel),
+            tunnel_port=self.settings.tunnel.port,
         )
 
     # -- stored resources --------------------------------------------------------------------
@@ -238,7 +230,7 @@ class World:
             self.due.chores |= {NODE, BIRD, FLOWS, POLICY, OVERLAY}
         elif scope == POOLS:
             self.due.chores |= {BIRD, POLICY, OVERLAY, FLOWS}
-        elif scope in (PEERS, BGP, Affinities(self.node)):
+        elif scope in (PEERS, FILTERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
         elif scope != ENDPOINTS:
             self.policy_changed()

@@ -1,131 +1,199 @@
 """`lab bench`: how long the network adds to a guest's own pause, and what the sign is worth.
 
-Ours is the migration as it is. The peer, in the same run on the same machine, is the same
-migration of a guest that makes no sign (no RARP, no GARP, no packet of its own): the network then
-learns of the move only from KubeVirt's status and the source pod's end, as a network does that
-does not listen. How long KubeVirt's status takes is the lab's choice: `cutover.SETTLE_MS` after the
-guest's start, and the API's watch on top.
+Ours is the migration as it is, of the packet guest and of QEMU's, and with an agent killed at a
+random moment. The peer, in the same run on the same machine, is the same migration of a guest that
+makes no sign (no RARP, no GARP, no packet of its own): the network then learns of the move only
+from KubeVirt's status and the source pod's end, as a network does that does not listen. How long
+KubeVirt's status takes is the lab's choice: `cutover.SETTLE_MS` after the guest's start, and the
+API's watch on top.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab import control, names
-from lab.cluster import bring_up, make_way
+from lab.bench_rows import EXT, SOURCE, THIRD, Figures, Sort, figures_of, rows_of
+from lab.children import Child
+from lab.cluster import bring_up, make_way, meshed, start_agent, until
 from lab.durations import seconds
+from lab.guest_store import PACKET, QEMU
 from lab.interrupts import interruptible, uninterrupted
-from lab.measure import Wish, await_echo, guest_ip, measure
-from lab.report import Row, row_of
-from lab.results import BenchRow, at_most, write
+from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
+from lab.objects import LabVM, LabVMI
+from lab.results import conclude
 from lab.state import StateDir, lab_lock
+from lab.stream import StreamReport
 from lab.teardown import tear_down
 from lab.tools import LabError
 from lab.topology import Topology
 
 CONVERGENCE = "1s"
 BLACKOUT_MS = 50.0
-P50_TARGET_MS = 20.0
-MAX_TARGET_MS = 50.0
-TOR_TARGET_MS = 20.0
-VM, CLIENT = "bench-vm", "client"
+NODES = 3
+LATEST_S = 3.0
+"""Before this has passed since its beginning, in seconds, a measured migration has ended."""
 Tell = Callable[[str], None]
 
 
-def downtime_rows(ours: Sequence[float], peer: Sequence[float]) -> tuple[BenchRow, ...]:
-    """The rows on network downtimes in ms (neither may be empty)."""
-    return (
-        _row(
-            "network downtime, p50", statistics.median(ours), statistics.median(peer), P50_TARGET_MS
-        ),
-        _row("network downtime, max", max(ours), max(peer), MAX_TARGET_MS),
-    )
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How many migrations of each sort; silence is apart, because connections would break it."""
+
+    packet: int
+    silent: int
+    killed: int
+    qemu: int
+
+    def plan(self) -> tuple[Sort, ...]:
+        """The packet guest's that is connected, in turns: what the machine does happens to all."""
+        left = {Sort.PACKET: self.packet, Sort.KILLED: self.killed}
+        steps = [
+            ((number + 0.5) / count, sort)
+            for sort, count in left.items()
+            for number in range(count)
+        ]
+        return tuple(sort for _, sort in sorted(steps))
 
 
-def tor_row(ours: Sequence[float], peer: Sequence[float]) -> BenchRow:
-    """The row on the ToR's kernel, from times in ms: ours after the sign, the peer's, who makes
-    none, after the guest's start on the target."""
-    return _row(
-        "sign → ToR FIB, p50", statistics.median(ours), statistics.median(peer), TOR_TARGET_MS
-    )
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The lab, its client pods by node, and one connection from each place to the guest."""
+
+    state: StateDir
+    topology: Topology
+    pods: dict[str, str]
+    random: random.Random
+    tell: Tell
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The nodes between which the guest goes to and fro; the third is never its own."""
+        first, second, _ = (node.name for node in self.topology.nodes)
+        return first, second
+
+    @property
+    def third(self) -> str:
+        """The other node."""
+        return self.topology.nodes[-1].name
 
 
-def _row(what: str, ours: float, peer: float, target: float) -> BenchRow:
-    return at_most(what, ours, peer, "ms", target)
-
-
-def run_bench(state: StateDir, out: Path, runs: int, tell: Tell) -> bool:
-    """Measure `runs` migrations of each kind; True when every row met its target."""
+def run_bench(state: StateDir, out: Path, numbers: Numbers, seed: int, tell: Tell) -> bool:
+    """Measure; True when every row met its target."""
+    found: list[Figures] = []
     with lab_lock(), interruptible():
         make_way(state)
         try:
-            topology = bring_up(state, 3, CONVERGENCE, tell)
-            ours, peer = _migrations(state, topology, runs, tell)
+            topology = bring_up(state, NODES, CONVERGENCE, tell)
+            stage = Stage(state, topology, _clients(topology), random.Random(seed), tell)
+            found += _migrations(stage, "bench-vm", PACKET, numbers.plan())
+            found += _migrations(stage, "bench-silent", PACKET, (Sort.SILENT,) * numbers.silent)
+            found += _migrations(stage, "bench-qemu", QEMU, (Sort.QEMU,) * numbers.qemu)
         finally:
             with uninterrupted():
                 tear_down(state)
-    rows = rows_of(ours, peer)
-    write(out, rows, {"ours": list(map(_figures, ours)), "peer": list(map(_figures, peer))})
-    for row in rows:
-        verdict = "met" if row.met else "NOT met"
-        tell(
-            f"{row.what}: {row.ours} {row.unit} (target {row.target:g}, {verdict});"
-            f" without a sign {row.peer} {row.unit}, {row.ratio} times as long"
-        )
-    return all(row.met for row in rows)
+    runs = {"convergence": CONVERGENCE, "seed": seed, "migrations": list(map(asdict, found))}
+    return conclude(out, rows_of(found, NODES), runs, tell)
 
 
-def _migrations(
-    state: StateDir, topology: Topology, runs: int, tell: Tell
-) -> tuple[list[Row], list[Row]]:
-    """Alternate both kinds, so that whatever the machine does meanwhile happens to both."""
-    first, second, third = (node.name for node in topology.nodes)
-    control.create_pod(CLIENT, third)
-    control.create_vm(VM, first)
-    client_netns = names.pod_netns(CLIENT, control.await_pod(CLIENT).metadata.uid)
-    address = guest_ip(control.await_vm(VM))
-    for netns in (names.netns(names.EXT), client_netns):
-        await_echo(address, netns)
-    outcomes: dict[bool, list[Row]] = {False: [], True: []}
-    for number in range(2 * runs):
-        silent = number % 4 in (1, 2)  # each kind in both directions
-        target = second if number % 2 == 0 else first
+def _clients(topology: Topology) -> dict[str, str]:
+    """A client pod on every node; their namespaces by node."""
+    found = {}
+    for node in topology.nodes:
+        name = f"client-{node.name}"
+        control.create_pod(name, node.name)
+        found[node.name] = names.pod_netns(name, control.await_pod(name).metadata.uid)
+    return found
+
+
+def _migrations(stage: Stage, vm: str, guest: str, plan: Sequence[Sort]) -> Iterator[Figures]:
+    """A VM's migrations, to and fro; with one that makes no sign nobody is connected."""
+    if not plan:
+        return
+    control.create_vm(vm, stage.pair[0], guest)
+    address = guest_ip(control.await_vm(vm))
+    silent = Sort.SILENT in plan
+    with _connections(stage, address, kept=not silent) as streams:
+        for number, sort in enumerate(plan):
+            here = control.get(LabVMI, vm).status.node_name
+            there = next(node for node in stage.pair if node != here)
+            figures = _one(
+                stage, Wish(vm, there, BLACKOUT_MS, silent=sort is Sort.SILENT), here, sort, streams
+            )
+            loss = {place: round(value, 1) for place, value in figures.loss_ms.items()}
+            stage.tell(f"{number + 1}/{len(plan)} {sort}: beyond the guest's blackout, ms: {loss}")
+            yield figures
+    control.delete(LabVM, vm)
+    control.await_gone(LabVMI, vm)
+
+
+@contextmanager
+def _connections(stage: Stage, address: str, *, kept: bool) -> Iterator[dict[str, Child]]:
+    """One from outside, and one from a pod on each node, by node, if there are to be any."""
+    places = {EXT: names.netns(names.EXT), **stage.pods}
+    with ExitStack() as stack:
+        for netns in places.values():
+            await_echo(address, netns)
+        yield {
+            place: stack.enter_context(start_stream(stage.state, address, netns))
+            for place, netns in places.items()
+            if kept
+        }
+
+
+def _one(stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, Child]) -> Figures:
+    """One migration, measured. Raises `LabError` when it failed."""
+    with _death(stage, (here, wish.target), happens=sort is Sort.KILLED) as killed:
         observed = measure(
-            state,
-            topology,
-            Wish(VM, target, BLACKOUT_MS, silent=silent),
-            client_netns=client_netns,
-            stream=None,
+            stage.state,
+            stage.topology,
+            wish,
+            client_netns=stage.pods[stage.third],
+            stream=streams.get(EXT),
             convergence_s=seconds(CONVERGENCE),
             tell=lambda _: None,
+            others={SOURCE: stage.pods[here]},
         )
-        row = row_of(observed)
-        seen = row.sign_to_tor_fib_ms if not silent else row.start_to_tor_fib_ms
-        if row.phase != "Succeeded" or row.network_downtime_ms is None or seen is None:
-            raise LabError(f"migration {number + 1} to {target}: {row.phase}, nothing measured")
-        kind = "without a sign" if silent else "ours"
-        tell(f"{number + 1}/{2 * runs} {kind}: network downtime {row.network_downtime_ms} ms")
-        outcomes[silent].append(row)
-    return outcomes[False], outcomes[True]
-
-
-def rows_of(ours: Sequence[Row], peer: Sequence[Row]) -> tuple[BenchRow, ...]:
-    """All rows of the result (there must be a migration of each kind)."""
-    follows = [row.sign_to_tor_fib_ms for row in ours if row.sign_to_tor_fib_ms is not None]
-    late = [row.start_to_tor_fib_ms for row in peer if row.start_to_tor_fib_ms is not None]
-    return (*downtime_rows(_downtimes(ours), _downtimes(peer)), tor_row(follows, late))
-
-
-def _downtimes(rows: Sequence[Row]) -> list[float]:
-    return [row.network_downtime_ms for row in rows if row.network_downtime_ms is not None]
-
-
-def _figures(row: Row) -> dict[str, float | None]:
-    """What one migration contributed, in ms."""
-    return {
-        "network_downtime_ms": row.network_downtime_ms,
-        "sign_to_tor_fib_ms": row.sign_to_tor_fib_ms,
-        "start_to_tor_fib_ms": row.start_to_tor_fib_ms,
+    if observed.phase != "Succeeded":
+        raise LabError(f"the migration to {wish.target}: {observed.phase}")
+    asked = {THIRD: streams.get(stage.third), SOURCE: streams.get(here)}
+    survived = {
+        place: StreamReport(**stream.ask()).survived for place, stream in asked.items() if stream
     }
+    if streams:
+        survived[EXT] = observed.stream.survived
+    return figures_of(sort, observed, survived, killed())
+
+
+@contextmanager
+def _death(stage: Stage, nodes: Sequence[str], *, happens: bool) -> Iterator[Callable[[], str]]:
+    """The agent of one of the nodes is killed at a random moment, and started again at once, as
+    its supervisor does; afterwards every agent serves again."""
+    node, moment = stage.random.choice(nodes), stage.random.uniform(0, LATEST_S)
+
+    def work() -> None:
+        over.wait(moment)
+        agent = next(one for one in stage.state.ledger.alive() if one.name == f"agent of {node}")
+        with suppress(ProcessLookupError):
+            os.kill(agent.pid, signal.SIGKILL)
+        until(lambda: agent not in stage.state.ledger.alive(), "the agent does not die")
+        start_agent(stage.state, node)
+
+    over = threading.Event()
+    thread = threading.Thread(target=work, name="death")
+    if happens:
+        thread.start()
+    try:
+        yield lambda: f"agent of {node} after {moment:.3f} s" if happens else ""
+    finally:
+        over.set()
+        if happens:
+            thread.join()
+            until(lambda: meshed(stage.state, NODES), "not every BGP session is established")

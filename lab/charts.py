@@ -16,7 +16,8 @@ from lab import clock
 from lab.lanes import Lane, Segment, lanes_of, span
 from lab.probes import Gap
 from lab.report import Act, Observed, first_sign, reverted, zero_ns
-from lab.svg import (
+from lab.trace import WINDOW_NS, Trace, losses
+from libtortie.svg import (
     LogScale,
     Markup,
     Scale,
@@ -31,7 +32,6 @@ from lab.svg import (
     tag,
     ticks,
 )
-from lab.trace import WINDOW_NS, Trace, losses
 
 WIDTH = 1120.0
 GUTTER = 168.0

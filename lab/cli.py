@@ -10,7 +10,7 @@ import click
 
 from lab import control, names
 from lab.apiserver.command import apiserver
-from lab.bench import run_bench
+from lab.bench import Numbers, run_bench
 from lab.cli_kubevirt import kubectl, pod, vm, vmi
 from lab.cli_rim import STARTERS, known_node, replace_process, reported
 from lab.cluster import bring_up, make_way
@@ -18,6 +18,7 @@ from lab.cutover import report_from_json
 from lab.datastore import SQLITE, TYPES
 from lab.demo import run_demo
 from lab.durations import seconds
+from lab.guest_store import KINDS, PACKET
 from lab.interrupts import interruptible, uninterrupted
 from lab.measure import Wish
 from lab.nodes import PLACES, in_netns, in_node
@@ -25,6 +26,8 @@ from lab.state import StateDir, active_root, lab_lock
 from lab.status import render_status
 from lab.teardown import tear_down
 from lab.tools import LabError
+
+GUEST = "What VMs are: a network namespace with this machine's kernel, or QEMU with a small Linux."
 
 
 class Convergence(click.ParamType[str]):
@@ -72,14 +75,15 @@ for command in (apiserver, vm, vmi, pod, kubectl):
     show_default=True,
     help="Where the nodes keep their data: one file, or the lab's API server.",
 )
+@click.option("--guest", type=click.Choice(KINDS), default=PACKET, show_default=True, help=GUEST)
 @click.pass_obj
 @reported
-def up(state: StateDir, nodes: int, convergence: str, datastore: str) -> None:
+def up(state: StateDir, nodes: int, convergence: str, datastore: str, guest: str) -> None:
     """Start the lab."""
     with lab_lock(), interruptible():
         make_way(state)
         try:
-            bring_up(state, nodes, convergence, click.echo, datastore=datastore)
+            bring_up(state, nodes, convergence, click.echo, datastore=datastore, guest=guest)
         except BaseException:
             with uninterrupted():
                 _last_words(state)
@@ -164,14 +168,21 @@ def exec_(state: StateDir, where: str, command: tuple[str, ...]) -> None:
 )
 @click.option("--convergence", type=Convergence(), default="8s", show_default=True)
 @click.option("--blackout", type=click.FloatRange(0, 10_000), default=50.0, show_default=True)
+@click.option("--guest", type=click.Choice(KINDS), default=PACKET, show_default=True, help=GUEST)
 @click.pass_obj
 @reported
 def demo(
-    state: StateDir, report: Path, html: Path | None, convergence: str, blackout: float
+    state: StateDir,
+    report: Path,
+    html: Path | None,
+    convergence: str,
+    blackout: float,
+    *,
+    guest: str,
 ) -> None:
     """A VM's whole story, its live migrations measured; exits 1 if a promise was broken."""
     page = html or report.with_name("report.html")
-    if not run_demo(state, report, page, convergence, blackout):
+    if not run_demo(state, report, page, convergence, blackout, guest=guest):
         raise SystemExit(1)
 
 
@@ -179,12 +190,18 @@ def demo(
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), default="bench/cutover.json"
 )
-@click.option("--runs", type=click.IntRange(1, 100), default=10, show_default=True)
+@click.option("--runs", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option("--silent", type=click.IntRange(0, 1000), default=10, show_default=True)
+@click.option("--killed", type=click.IntRange(0, 1000), default=20, show_default=True)
+@click.option("--qemu", type=click.IntRange(0, 1000), default=5, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the moments of deaths.")
 @click.pass_obj
 @reported
-def bench(state: StateDir, out: Path, runs: int) -> None:
-    """Measure cut-overs with and without the guest's sign; exits 1 if a target is missed."""
-    if not run_bench(state, out, runs, click.echo):
+def bench(state: StateDir, /, out: Path, seed: int, **counts: int) -> None:
+    """Measure cut-overs: RUNS of a packet guest, others of one that makes no sign, with an agent
+    KILLED on the way, and of a QEMU guest. Exits 1 if a target is missed."""
+    numbers = Numbers(counts["runs"], counts["silent"], counts["killed"], counts["qemu"])
+    if not run_bench(state, out, numbers, seed, click.echo):
         raise SystemExit(1)
 
 

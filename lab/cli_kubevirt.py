@@ -9,6 +9,7 @@ import click
 from lab import control, names
 from lab.cli_rim import known_node, replace_process, reported
 from lab.cluster import tool
+from lab.guest_store import KINDS
 from lab.measure import guest_ip
 from lab.nodes import in_netns
 from lab.objects import LabPod, LabVM, LabVMI
@@ -24,12 +25,13 @@ def vm() -> None:
 @vm.command("create")
 @click.argument("name")
 @click.option("--node", default="", help="Where to start it, if possible.")
+@click.option("--guest", type=click.Choice(KINDS), help="Its kind; without it the lab's.")
 @click.pass_obj
 @reported
-def vm_create(state: StateDir, name: str, node: str) -> None:
+def vm_create(state: StateDir, name: str, node: str, guest: str | None) -> None:
     """Create a VM and wait until its guest runs."""
     known_node(state, node)
-    control.create_vm(name, node)
+    control.create_vm(name, node, guest or "")
     _say_where(control.await_vm(name))
 
 

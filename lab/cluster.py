@@ -20,10 +20,11 @@ import yaml
 from cni_plugin.conflist import conflist
 from cni_plugin.install import install
 from cni_plugin.program import program
-from felix_shim.bgp import Peer
+from felix_shim.bgp_model import Peer
 from lab import names, seed
 from lab.certificates import certify, make_authority
 from lab.datastore import SQLITE, settings, with_store
+from lab.guest_store import PACKET
 from lab.interrupts import uninterrupted
 from lab.nodes import (
     in_netns,
@@ -55,7 +56,13 @@ Process = Popen[bytes]
 
 
 def bring_up(
-    state: StateDir, node_count: int, convergence: str, tell: Tell, *, datastore: str = SQLITE
+    state: StateDir,
+    node_count: int,
+    convergence: str,
+    tell: Tell,
+    *,
+    datastore: str = SQLITE,
+    guest: str = PACKET,
 ) -> Topology:
     """Start a lab and return when pods can be made; `make_way` comes before.
 
@@ -63,7 +70,7 @@ def bring_up(
     """
     topology = plan_topology(node_count)
     made = missing_mount_points()
-    record = LabRecord(node_count, convergence, made, datastore=datastore)
+    record = LabRecord(node_count, convergence, made, datastore=datastore, guest=guest)
     make_directories(state, record)
     tell(f"network: {len(topology.namespaces)} namespaces")
     apply_topology(topology)
@@ -235,6 +242,7 @@ def start_daemon(state: StateDir, node_count: int) -> Process:
     """Kubelets and KubeVirt; what they need from an earlier one they find by themselves."""
     command = [sys.executable, "-m", "lab.daemon"]
     command += ["--state-dir", str(state.root), "--nodes", str(node_count)]
+    command += ["--guest", state.read().guest]
     return spawn(
         state.ledger,
         CONTROL_PLANE,

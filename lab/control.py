@@ -56,9 +56,12 @@ def listing(model: type[Obj]) -> tuple[Obj, ...]:
     return with_client(lambda client: client.list(model)[0])
 
 
-def create_vm(name: str, node: str = "") -> None:
-    """Create a VM that prefers to start on a node. Raises `AlreadyExists`."""
-    body = seed.vm_body(name, NAMESPACE, node, {"app": name})
+def create_vm(name: str, node: str = "", guest: str = "") -> None:
+    """Create a VM that prefers to start on a node. Raises `AlreadyExists`.
+
+    `guest` is its kind; empty: the lab's.
+    """
+    body = seed.vm_body(name, NAMESPACE, node, {"app": name}, guest)
     with_client(lambda client: client.create(LabVM, body))
 
 

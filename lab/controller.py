@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from lab import kubevirt, names, world
-from lab.cutover import Cutover
+from lab.guest_kind import Wishes
 from lab.hypervisor import Guest, Guests, Move
 from lab.objects import Claim, ClusterNode, LabMigration, LabPod, LabVM, LabVMI
 from lab.tools import LabError
@@ -130,6 +130,7 @@ class Controller:
         return all(outcomes)
 
     def _world(self) -> world.World:
+        self._guests.tend()
         return world.World(
             vms=self._vms.objects(),
             vmis=self._vmis.objects(),
@@ -189,18 +190,15 @@ class Controller:
         if guest is None:
             raise LabError(f"vmi {vmi.metadata.name} has no guest")
         annotations = migration.metadata.annotations
-        what = Cutover(
-            source=names.cable(guest.pod_uid),
-            target=names.cable(target.metadata.uid),
-            mac=guest.interface.mac,
-            address=guest.address,
+        wishes = Wishes(
             blackout_ms=number(annotations, names.ANNOTATION_BLACKOUT, DEFAULT_BLACKOUT_MS),
             garp=annotations.get(names.ANNOTATION_GARP) == "true",
             silent=annotations.get(names.ANNOTATION_SILENT) == "true",
+            hold=annotations.get(names.ANNOTATION_HOLD_MOVE, ""),
         )
         copy_s = number(annotations, names.ANNOTATION_COPY, DEFAULT_COPY_S)
         self._guests.cut_over(
-            vmi.metadata.uid, Move(migration.metadata.uid, target.metadata.uid, what, copy_s)
+            vmi.metadata.uid, Move(migration.metadata.uid, target.metadata.uid, wishes, copy_s)
         )
 
 

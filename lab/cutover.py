@@ -58,11 +58,16 @@ class Cutover:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened, by CLOCK_MONOTONIC in ns."""
+    """What happened, by CLOCK_MONOTONIC in ns.
+
+    Of QEMU also what `query-migrate` says at the end: its downtime and the whole migration, in ms.
+    """
 
     unplugged_ns: int
     plugged_ns: int
     announced_ns: tuple[int, ...] = field(default=())
+    qemu_downtime_ms: float | None = None
+    qemu_total_ms: float | None = None
 
     @property
     def blackout_ms(self) -> float:
@@ -77,7 +82,7 @@ class Report:
 def report_from_json(text: str) -> Report:
     """A report as `Report.to_json` wrote it."""
     data = json.loads(text)
-    return Report(data["unplugged_ns"], data["plugged_ns"], tuple(data["announced_ns"]))
+    return Report(**{**data, "announced_ns": tuple(data["announced_ns"])})
 
 
 def rarp_frame(mac: str) -> bytes:

@@ -20,6 +20,7 @@ from pathlib import Path
 from lab import names
 from lab.cni_runtime import Runtime, executor
 from lab.controller import Controller
+from lab.guest_store import KINDS, PACKET
 from lab.hypervisor import Guests
 from lab.kubelet import Kubelet
 from lab.nodes import in_node
@@ -46,10 +47,11 @@ def make_kubelet(
 
 
 def main() -> None:
-    """`python -m lab.daemon --state-dir DIR --nodes N`."""
+    """`python -m lab.daemon --state-dir DIR --nodes N [--guest packet|qemu]`."""
     parser = argparse.ArgumentParser(description="kubelets and KubeVirt of a lab")
     parser.add_argument("--state-dir", type=Path, required=True)
     parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--guest", choices=KINDS, default=PACKET)
     args = parser.parse_args()
     state, nodes = StateDir(args.state_dir), names.lab_nodes(args.nodes)
     stop = threading.Event()
@@ -62,7 +64,7 @@ def main() -> None:
         if controller is not None:
             controller.poke()
 
-    guests = Guests(state, log, poke)
+    guests = Guests(state, log, poke, kind=args.guest)
     guests.recover()
     controller = Controller(client, guests, log)
     work = [make_kubelet(state, node, client, log).run for node in nodes] + [controller.run]

@@ -19,6 +19,7 @@ from typing import Any
 from lab import control, html_report, names
 from lab.cluster import bring_up, make_way, until
 from lab.durations import seconds
+from lab.guest_store import PACKET
 from lab.interrupts import interruptible, uninterrupted
 from lab.machine import machine, versions
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
@@ -48,6 +49,7 @@ class Demo:
     """What the demo has found out so far."""
 
     convergence: str
+    guest: str = PACKET
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     observed: list[Observed] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -72,6 +74,7 @@ class Demo:
             "versions": versions(),
             "started": self.started,
             "convergence": self.convergence,
+            "guest": self.guest,
             "durations_s": self.durations,
         }
 
@@ -107,10 +110,16 @@ def say(text: str) -> None:
 
 
 def run_demo(
-    state: StateDir, report: Path, html: Path, convergence: str, blackout_ms: float
+    state: StateDir,
+    report: Path,
+    html: Path,
+    convergence: str,
+    blackout_ms: float,
+    *,
+    guest: str = PACKET,
 ) -> bool:
     """The demo; True when every promise was kept. The lab is gone afterwards, in any case."""
-    demo = Demo(convergence)
+    demo = Demo(convergence, guest)
     with lab_lock(), interruptible():
         make_way(state)
         try:
@@ -129,7 +138,9 @@ def run_demo(
 
 def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
     with demo.timed("lab up"):
-        topology = bring_up(state, NODES, demo.convergence, lambda text: say(f"   {text}"))
+        topology = bring_up(
+            state, NODES, demo.convergence, lambda text: say(f"   {text}"), guest=demo.guest
+        )
     first, second, third = (node.name for node in topology.nodes)
     with demo.timed("pods and a VM"):
         client_netns, address = _populate(first, second, third)

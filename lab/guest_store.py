@@ -1,6 +1,7 @@
 """What the hypervisors remember of a guest over a restart of the control plane: one JSON file each.
 
-Where a guest *is* is never taken from the file but from the kernel: the cable that forwards.
+Where a guest *is* is never taken from the file but from the kernel (the cable that forwards), or
+from QEMU.
 """
 
 from __future__ import annotations
@@ -9,17 +10,32 @@ import json
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from lab.cutover import Report, report_from_json
 from lab.plumbing import PodInterface
 
+PACKET, QEMU = "packet", "qemu"
+KINDS = (PACKET, QEMU)
+
+
+class Outcome(StrEnum):
+    """What became of a move: the guest has moved, waits for it, stays (the move is lost), or has
+    died."""
+
+    MOVED = "moved"
+    WAITS = "waits"
+    LOST = "lost"
+    DEAD = "dead"
+
 
 @dataclass(slots=True)
 class Guest:
-    """A running guest. `pod_uid` is the pod whose cable forwards; `moving` maps a migration to
-    the pod it leads to, `moved` to its report (None when nobody was left to write it)."""
+    """A running guest. `pod_uid` is the pod it runs in; `moving` maps a migration to the pod it
+    leads to, `moved` to its report (None when nobody was left to write it). The namespaces are
+    those of a packet guest."""
 
     vmi_uid: str
     name: str
@@ -31,6 +47,7 @@ class Guest:
     moving: dict[str, str] = field(default_factory=dict)
     moved: dict[str, Report | None] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    kind: str = PACKET
 
     @property
     def address(self) -> str:
@@ -53,9 +70,11 @@ class GuestStore:
             fresh.write_text(json.dumps(to_json(guest)))
             fresh.rename(self._file(guest.vmi_uid))
 
-    def forget(self, vmi_uid: str) -> None:
-        """A guest is no more."""
-        self._file(vmi_uid).unlink(missing_ok=True)
+    def forget(self, guest: Guest) -> None:
+        """A guest is no more; nor are the reports of its moves."""
+        self._file(guest.vmi_uid).unlink(missing_ok=True)
+        for migration in (*guest.moving, *guest.moved, *guest.failed):
+            self.report_file(migration).unlink(missing_ok=True)
 
     def load(self) -> Iterable[Guest]:
         """Everything written down."""
@@ -92,6 +111,7 @@ def to_json(guest: Guest) -> dict[str, Any]:
         "moving": guest.moving,
         "moved": {uid: one.to_json() if one else None for uid, one in guest.moved.items()},
         "failed": guest.failed,
+        "kind": guest.kind,
     }
 
 
@@ -111,15 +131,16 @@ def from_json(data: dict[str, Any]) -> Guest:
             uid: report_from_json(text) if text else None for uid, text in data["moved"].items()
         },
         failed=data["failed"],
+        kind=data["kind"],
     )
 
 
-def settle(forwarding: frozenset[str], cable: str) -> str:
-    """What became of a move that nobody watched: `moved`, `waits` (not begun) or `lost`.
+def settle(forwarding: frozenset[str], cable: str) -> Outcome:
+    """What became of a packet guest's move that nobody watched.
 
     `forwarding` are the cables that forward, `cable` is the target's. A guest on no cable at all
     was unplugged by a process that then died.
     """
     if cable in forwarding:
-        return "moved"
-    return "waits" if forwarding else "lost"
+        return Outcome.MOVED
+    return Outcome.WAITS if forwarding else Outcome.LOST

@@ -8,10 +8,10 @@ from __future__ import annotations
 from lab import charts, clock, names
 from lab.charts import Palette, prober_name
 from lab.report import Observed, Row, zero_ns
-from lab.svg import Markup, join, signed, tag
 from lab.tables import Tables
 from lab.timeline import render as timeline
 from libtortie.linux.port import Route, RouteProto, RouteType
+from libtortie.svg import Markup, join, signed, tag
 
 MISSING = "not measured"
 TIMELINE_LINES = 400
@@ -159,6 +159,18 @@ def _numbers(row: Row) -> Markup:
     return tag("div", tag("table", tag("thead", header), tag("tbody", *rows)), class_="scroll")
 
 
+def _of_qemu(row: Row) -> list[tuple[str, str, str]]:
+    """What QEMU itself says, of a guest that is one."""
+    if row.qemu_total_ms is None:
+        return []
+    stopped = amount(row.qemu_stopped_ms, "ms")
+    said = f"{amount(row.qemu_downtime_ms, 'ms')} of {amount(row.qemu_total_ms, 'ms')}"
+    return [
+        ("QEMU stopped", stopped, "From STOP to RESUME; the rest of the pause is TCG's waking."),
+        ("QEMU's downtime", said, "By query-migrate: the last phase, and the whole migration."),
+    ]
+
+
 def _figures_of(row: Row) -> list[tuple[str, str, str]]:
     metric = f"{_or_missing(row.metric_elevated)} → {_or_missing(row.metric_final)}"
     return [
@@ -167,6 +179,7 @@ def _figures_of(row: Row) -> list[tuple[str, str, str]]:
             amount(row.guest_blackout_ms, "ms"),
             "How long the guest ran nowhere: QEMU's part, which no network can shorten.",
         ),
+        *_of_qemu(row),
         (
             "network downtime",
             amount(row.network_downtime_ms, "ms"),

@@ -16,7 +16,7 @@ from lab import charts
 from lab.charts import Palette
 from lab.html_migration import MISSING, amount, migration_section
 from lab.report import Act, Check, Observed, Row
-from lab.svg import Markup, join, tag
+from libtortie.svg import Markup, join, tag
 
 STYLE = (files("lab") / "report.css").read_text()
 CLUSTER = "The cluster"

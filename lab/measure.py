@@ -185,10 +185,12 @@ def measure(
     stream: Child | None,
     convergence_s: float,
     tell: Callable[[str], None],
+    others: Mapping[str, str] | None = None,
 ) -> Observed:
     """Migrate a VM and return when its route is back to normal (or should have been).
 
-    Without a `stream` nothing is claimed about TCP.
+    It is probed from outside and from a client pod, and from `others`: name and namespace. Without
+    a `stream` nothing is claimed about TCP.
     """
     before = control.get(LabVMI, wish.vm)
     guest = guest_ip(before), before.status.interfaces[0].mac
@@ -200,7 +202,7 @@ def measure(
     tables = TableReader(netns_paths(topology), guest[0])
     course = Course(state.node(wish.target, "run") / "endpoint-status")
     with (
-        start_probes(state, guest[0], client_netns) as probes,
+        start_probes(state, guest[0], {"client": client_netns, **(others or {})}) as probes,
         start_observers(state, topology, wish.target, guest, witness),
         tables.around_cutover(witness),
     ):
@@ -249,19 +251,19 @@ def netns_paths(topology: Topology) -> dict[str, str]:
     return places
 
 
-def start_probes(state: StateDir, address: str, client_netns: str) -> Child:
-    """Probes from outside the cluster and from a pod in it."""
-    places = {names.EXT: names.netns(names.EXT), "client": client_netns}
+def start_probes(state: StateDir, address: str, pods: Mapping[str, str]) -> Child:
+    """Probes from outside the cluster and from namespaces of pods in it."""
+    places = {names.EXT: names.netns(names.EXT), **pods}
     arguments = ["lab.probes", "--target", f"{address}:{names.ECHO_PORT}"]
     for place, netns in places.items():
         arguments += ["--from", f"{place}={names.netns_path(netns)}"]
     return Child(state.ledger, arguments)
 
 
-def start_stream(state: StateDir, address: str) -> Child:
-    """A TCP connection from outside the cluster."""
+def start_stream(state: StateDir, address: str, netns: str = "") -> Child:
+    """A TCP connection from a namespace, or else from outside the cluster."""
     arguments = ["lab.stream", "--target", f"{address}:{names.ECHO_PORT}"]
-    return Child(state.ledger, arguments, netns=names.netns(names.EXT))
+    return Child(state.ledger, arguments, netns=netns or names.netns(names.EXT))
 
 
 def start_observers(

@@ -143,6 +143,17 @@ def lay_cable(hypervisor: str, cable: str, pod: str, mtu: int) -> None:
     ip_batch(pod, (f"link set tap0 master {POD_BRIDGE}",))
 
 
+def add_tap(pod: str, ifname: str, mtu: int) -> None:
+    """A tap device on the pod's bridge, for QEMU to open; repeating it changes nothing.
+
+    Unlike a cable it has no carrier, and lets nothing through, before QEMU has opened it.
+    """
+    if not _has_link(pod, ifname):
+        ip_batch(pod, (f"tuntap add dev {ifname} mode tap",))
+    set_sysctls(pod, {f"net.ipv6.conf.{ifname}.disable_ipv6": "1"})
+    ip_batch(pod, (f"link set {ifname} mtu {mtu} master {POD_BRIDGE} up",))
+
+
 def set_port(hypervisor: str, cable: str, state: PortState) -> None:
     """Let a cable forward, or not."""
 

@@ -39,9 +39,19 @@ def start_time(pid: int) -> int | None:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
+    record = parse_stat(text)
+    return record.start_time if record is not None else None
+
+
+def parse_stat(text: str) -> Recorded | None:
+    """A process by the text of its /proc/PID/stat; None for a dead one's, or half a text."""
     # The command in brackets may hold anything; the fields after it are fixed (proc(5)).
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    head, _, rest = text.rpartition(")")
+    pid, _, name = head.partition(" (")
+    fields = rest.split()
+    if len(fields) < 20 or fields[0] in "ZX":
+        return None
+    return Recorded(int(pid), int(fields[19]), name)
 
 
 class Ledger:

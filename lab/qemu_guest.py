@@ -3,7 +3,8 @@
 The guest is a witness. It fills a part of its memory with random bytes, and says on its serial
 line, a line at a time, how often it has looked, the sum of those bytes and its own uptime; it
 writes each count to its disk too. A guest that goes on elsewhere goes on counting; one that was
-started anew, or whose memory or disk is not what it was, says so by itself.
+started anew, or whose memory or disk is not what it was, says so by itself. With a network it also
+echoes what it is sent (`guest_echo.c`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,23 @@ from pathlib import Path
 
 from lab.tools import LabError
 
-KERNEL_DIRECTORY = Path(__file__).resolve().parents[1] / "build" / "guest"
+BUILD = Path(__file__).resolve().parents[1] / "build"
+KERNEL_DIRECTORY = BUILD / "guest"
 """Where `scripts/guest_kernel.sh` puts `vmlinuz` and the modules."""
+ECHO = BUILD / "guest-echo"
+"""`guest_echo.c`, compiled."""
+GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::ecee:eeff:feee:eeee"
+"""A pod's next hops: IPv6's is the link-local address of the node's end."""
 MODULES = (
+    "failover",
+    "net_failover",
     "virtio_ring",
     "virtio",
     "virtio_pci_legacy_dev",
     "virtio_pci_modern_dev",
     "virtio_pci",
     "virtio_blk",
+    "virtio_net",
 )
 """In the order they are loaded."""
 SECTOR = 512
@@ -39,7 +48,7 @@ mount -t proc proc /proc
 mount -t devtmpfs dev /dev
 mount -t tmpfs -o size=90% tmp /run
 for module in {modules}; do insmod /modules/$module.ko; done
-exec >/dev/ttyS0 2>&1 </dev/ttyS0
+{network}exec >/dev/ttyS0 2>&1 </dev/ttyS0
 stty raw -echo
 dd if=/dev/urandom of=/run/witness bs=64k count=$(({witness_mib} * 16)) 2>/dev/null
 n=0
@@ -53,9 +62,32 @@ while :; do
             2>/dev/null && disk=$n
     fi
     echo "tick $n $sum disk $disk up $(cut -d' ' -f1 /proc/uptime)"
-    sleep 0.1
+    sleep {beat_s}
 done
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The guest's only interface; addresses as `a.b.c.d/len`."""
+
+    mac: str
+    mtu: int
+    addresses: tuple[str, ...]
+
+    def script(self) -> str:
+        """What the guest does with it: addresses, gateway, and the echo server."""
+        lines = ["ip link set lo up", f"ip link set eth0 mtu {self.mtu} up"]
+        for address in self.addresses:
+            family, gateway = ("-6", GATEWAY6) if ":" in address else ("-4", GATEWAY)
+            host = address.split("/")[0]
+            lines.append(f"ip {family} addr add {host}/{'128' if ':' in host else '32'} dev eth0")
+            if family == "-4":
+                lines.append(f"ip route add {gateway} dev eth0")
+            lines.append(f"ip {family} route add default via {gateway} dev eth0")
+        # No search for duplicates: the guest's by right, the address is to answer at once.
+        first = ["echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad"]
+        return "".join(f"{line}\n" for line in [*first, *lines, "/bin/echod >/run/echo &"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +113,18 @@ def disk_sector(count: int) -> tuple[int, bytes]:
     return (count % DISK_SECTORS) * SECTOR, f"count {count:<505}\n".encode()
 
 
-def write_initramfs(path: Path, *, witness_mib: int, kernel: Path = KERNEL_DIRECTORY) -> None:
-    """The guest's root: busybox, modules and its script. Raises `LabError` for what is missing."""
+def write_initramfs(
+    path: Path,
+    *,
+    witness_mib: int,
+    beat_s: float = 0.1,
+    network: Network | None = None,
+    kernel: Path = KERNEL_DIRECTORY,
+) -> None:
+    """The guest's root: busybox, modules and its script, which counts every `beat_s` seconds.
+
+    Raises `LabError` for what is missing.
+    """
     busybox = shutil.which("busybox")
     if busybox is None:
         raise LabError("busybox is not installed: run `make setup`")
@@ -91,8 +133,12 @@ def write_initramfs(path: Path, *, witness_mib: int, kernel: Path = KERNEL_DIREC
         witness_mib=witness_mib,
         sector=SECTOR,
         sectors=DISK_SECTORS,
+        beat_s=f"{beat_s:g}",
+        network=network.script() if network else "",
     )
     files = {"bin/busybox": Path(busybox).read_bytes(), "init": script.encode()}
+    if network is not None:
+        files["bin/echod"] = _read(ECHO)
     for name in MODULES:
         files[f"modules/{name}.ko"] = _read(kernel / f"{name}.ko")
     path.write_bytes(b"".join(_archive(("bin", "modules", "dev", "proc", "run"), files)))

@@ -8,7 +8,7 @@ Pure. All times are CLOCK_MONOTONIC in ns until they become milliseconds here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lab import clock, names
@@ -26,6 +26,8 @@ IN_FLIGHT_NS = 5 * clock.NS_PER_MS
 """A probe sent so long before the guest stops may still be lost with it."""
 
 SIGNS = ("rarp", "garp", "ip")
+OWN_FRAMES = ("garp", "arp", "ip")
+"""What a guest's own kernel sends; RARP is QEMU's."""
 EARLY_NS = 20 * clock.NS_PER_MS
 
 
@@ -95,6 +97,8 @@ class Act:
 class Row:
     """One entry of `migrations` in report.json; None where nothing was seen.
 
+    `guest_blackout_ms` is the guest's own pause; of it a QEMU guest's processors stood for
+    `qemu_stopped_ms`, and `query-migrate` says `qemu_downtime_ms` and `qemu_total_ms`.
     `network_downtime_ms` is the worst silence of any prober without its overlap with the guest's
     pause, `other_holes_ms` a prober's other silences over 5 ms, counted likewise.
     `probes_lost_outside` were lost neither in the guest's pause nor within `DOWNTIME_MAX_MS` after.
@@ -127,6 +131,9 @@ class Row:
     add_before_sign_ms: float | None
     start_to_tor_fib_ms: float | None
     probers: Mapping[str, Mapping[str, Any]]
+    qemu_stopped_ms: float | None = None
+    qemu_downtime_ms: float | None = None
+    qemu_total_ms: float | None = None
 
 
 def first_sign(observed: Observed) -> FrameSeen | None:
@@ -209,6 +216,27 @@ def policy_wait(observed: Observed) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def pause_of(observed: Observed) -> Report | None:
+    """The guest's own pause. A QEMU guest's lasts until its kernel is first heard.
+
+    That a machine was told to go on does not make it run: under TCG it takes tens of ms, more on a
+    busy host. Its kernel announces itself (GARP) without having heard of anybody, so that a network
+    that is late cannot make this later.
+    """
+    report = observed.cutover
+    if report is None or report.qemu_total_ms is None:
+        return report
+    heard = (
+        event.t_ns
+        for event in observed.seen
+        if isinstance(event, FrameSeen)
+        and event.where == observed.target
+        and event.what in OWN_FRAMES
+        and event.t_ns >= report.plugged_ns
+    )
+    return replace(report, plugged_ns=min(heard, default=report.plugged_ns))
+
+
 def network_part_ns(gap: Gap, cutover: Report | None) -> int:
     """How much of a silence is the network's: neither the prober's own nor the guest's pause."""
     if cutover is None:
@@ -248,9 +276,8 @@ def row_of(observed: Observed) -> Row:
     """The row that describes a migration."""
     sign, raised, switched = first_sign(observed), local_raise(observed), tor_switch(observed)
     went, metrics, added = reverted(observed), final_metrics(observed), add_answered(observed)
-    probers = {
-        name: prober_detail(series, observed.cutover) for name, series in observed.series.items()
-    }
+    pause, cutover = pause_of(observed), observed.cutover
+    probers = {name: prober_detail(series, pause) for name, series in observed.series.items()}
     downtimes = [detail["network_downtime_ms"] for detail in probers.values()]
     complete = bool(downtimes) and None not in downtimes
     return Row(
@@ -266,7 +293,7 @@ def row_of(observed: Observed) -> Row:
         tcp_error=observed.stream.error,
         probes_sent=sum(series.sent for series in observed.series.values()),
         probes_lost=sum(series.lost for series in observed.series.values()),
-        guest_blackout_ms=observed.cutover.blackout_ms if observed.cutover else None,
+        guest_blackout_ms=pause.blackout_ms if pause else None,
         network_downtime_ms=max(downtimes) if complete else None,
         other_holes_ms=max((one["other_holes_ms"] for one in probers.values()), default=0.0),
         probes_lost_outside=sum(one["lost_outside"] for one in probers.values()),
@@ -283,10 +310,13 @@ def row_of(observed: Observed) -> Row:
         if added and observed.policy_ns is not None
         else None,
         add_before_sign_ms=_between(added, sign),
-        start_to_tor_fib_ms=clock.ms(switched.t_ns - observed.cutover.plugged_ns)
-        if switched and observed.cutover
+        start_to_tor_fib_ms=clock.ms(switched.t_ns - cutover.plugged_ns)
+        if switched and cutover
         else None,
         probers=probers,
+        qemu_stopped_ms=cutover.blackout_ms if cutover and cutover.qemu_total_ms else None,
+        qemu_downtime_ms=cutover.qemu_downtime_ms if cutover else None,
+        qemu_total_ms=cutover.qemu_total_ms if cutover else None,
     )
 
 

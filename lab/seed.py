@@ -66,6 +66,7 @@ def agent_config(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str,
         **datastore,
         "k8s_api_root": names.api_url(),
         **agent_keys(),
+        "open_migration_ports": True,
         "log_file": "/var/log/tortie/node.log",
         "log_level": "info",
     }
@@ -109,8 +110,14 @@ def ipam_configuration() -> dict[str, Any]:
     }
 
 
-def vm_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> dict[str, Any]:
-    """A VM with bridge binding that may live-migrate, as a user would write it."""
+def vm_body(
+    name: str, namespace: str, node: str, labels: dict[str, str], guest: str = ""
+) -> dict[str, Any]:
+    """A VM with bridge binding that may live-migrate, as a user would write it.
+
+    `guest` is its kind; empty: the lab's.
+    """
+    annotations = {**MAY_MIGRATE, **({names.ANNOTATION_GUEST: guest} if guest else {})}
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachine",
@@ -118,7 +125,7 @@ def vm_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> dic
         "spec": {
             "runStrategy": "Always",
             "template": {
-                "metadata": {"labels": labels, "annotations": dict(MAY_MIGRATE)},
+                "metadata": {"labels": labels, "annotations": annotations},
                 "spec": _guest_spec(node),
             },
         },

@@ -63,6 +63,7 @@ class LabRecord:
     made_dirs: tuple[str, ...] = field(default=())
     checkout: str = str(CHECKOUT)
     datastore: str = "sqlite"
+    guest: str = "packet"
 
 
 _RECORD = TypeAdapter(LabRecord)
@@ -82,7 +83,12 @@ class StateDir:
     @property
     def ledger(self) -> Ledger:
         """The processes started."""
-        return Ledger(self.root / "processes")
+        return Ledger(self.ledger_file)
+
+    @property
+    def ledger_file(self) -> Path:
+        """Where they are written down."""
+        return self.root / "processes"
 
     @property
     def pins(self) -> Path:

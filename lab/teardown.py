@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.processes import kill_all, lab_namespaces
-from lab.state import ACTIVE, StateDir, active_state
+from lab.state import ACTIVE, StateDir, active_root
 from lab.tools import LabError, run
 
 
@@ -30,12 +30,12 @@ class Removed:
 def tear_down(state: StateDir) -> Removed:
     """Remove everything of the lab. Raises `LabError` naming what resists.
 
-    A lab that lives in another state directory is not touched: `LabError` names its directory.
+    A lab that lives in another state directory is not touched, not even when somebody has removed
+    that directory: `LabError` names it.
     """
-    active = active_state()
-    if active is not None and active.root != state.root:
-        way = f"to end it, give --state-dir {active.root}"
-        raise LabError(f"the lab that is up is in {active.root}; {way}")
+    active = active_root()
+    if active is not None and active != state.root and _is_there(active):
+        raise LabError(f"the lab that is up is in {active}; to end it, give --state-dir {active}")
     made_dirs = _made_dirs(state)
     killed = kill_all(state.ledger)
     namespaces = lab_namespaces()
@@ -55,6 +55,11 @@ def tear_down(state: StateDir) -> Removed:
     if left:
         raise LabError(f"still there after lab down: {', '.join(left)}")
     return Removed(len(killed), len(namespaces))
+
+
+def _is_there(root: Path) -> bool:
+    """Whether anything of the lab that was last started, in this directory, is left."""
+    return StateDir(root).record_file.exists() or bool(lab_namespaces())
 
 
 def is_alive(state: StateDir) -> bool:

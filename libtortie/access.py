@@ -114,9 +114,13 @@ def read_access(path: Path = NODE_FILE) -> Access | None:
 
 
 def kubeconfig_in(path: str | Path, context: str = "") -> KubeConfig:
-    """A kubeconfig's choice. Raises `InvalidInput`, also for YAML that Python cannot hold."""
+    """A kubeconfig's choice, or that of several with `:` between them, merged as kubectl does.
+
+    Raises `InvalidInput`, also for YAML that Python cannot hold.
+    """
+    first, *more = [Path(one) for one in str(path).split(os.pathsep) if one] or [Path(path)]
     try:
-        return load_kubeconfig(path, context)
+        return load_kubeconfig(first, context, more)
     except (ValueError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a kubeconfig ({type(error).__name__})") from error
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,7 +30,7 @@ from libtortie.access import (
 from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
-from libtortie.kube.config import KubeConfig, Material, direct, in_cluster
+from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, proxy_of
 from libtortie.wording import DEFAULT_CONFIG, is_text, meant
 
 KUBERNETES, SQLITE, ETCD = "kubernetes", "sqlite", "etcdv3"
@@ -140,7 +142,9 @@ def client_config(path: str, context: str, around: Surroundings) -> ClientConfig
         spec = _with_context(parse_file(text_of(file), str(file)), context)
         kind = spec.datastore_type or _kind_of(spec) or KUBERNETES
         return ClientConfig(
-            _datastore(kind, spec, str(file)), lambda: _kube(spec, kind, around.environ), str(file)
+            _datastore(kind, spec, str(file)),
+            lambda: _proxied(_kube(spec, kind, around.environ), around.environ),
+            str(file),
         )
     spec = _with_context(parse_environment(around.environ), context)
     return _without_file(spec, around)
@@ -202,7 +206,11 @@ def _without_file(spec: Spec, around: Surroundings) -> ClientConfig:
     else:
         datastore, source = _datastore(KUBERNETES, spec, "environment"), "environment"
     if own_api or node is None:
-        return ClientConfig(datastore, lambda: _kube(spec, datastore.type, around.environ), source)
+        return ClientConfig(
+            datastore,
+            lambda: _proxied(_kube(spec, datastore.type, around.environ), around.environ),
+            source,
+        )
     return ClientConfig(datastore, lambda: _kube_of_node(node, spec.context), source)
 
 
@@ -274,6 +282,44 @@ def _kube(spec: Spec, kind: str, environ: Mapping[str, str]) -> KubeConfig | Non
     return kubeconfig_in(at_home, spec.context) if present(at_home) else in_cluster(environ)
 
 
+def _proxied(config: KubeConfig | None, environ: Mapping[str, str]) -> KubeConfig | None:
+    """With the environment's proxy, where the kubeconfig names none: as kubectl and curl do.
+
+    A loopback address is never asked for by way of a proxy. Raises `InvalidInput`.
+    """
+    if config is None or config.proxy:
+        return config
+    parts = urlsplit(config.server)
+    name = f"{parts.scheme}_proxy"
+    variable = next((v for v in (name.upper(), name) if environ.get(v)), "")
+    host = parts.hostname or ""
+    exempt = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
+    if not variable or is_loopback(host) or is_exempt(host, exempt):
+        return config
+    return replace(config, proxy=proxy_of(environ[variable], variable))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_exempt(host: str, exempt: str) -> bool:
+    """Whether NO_PROXY names a host: itself, a domain it is in, a network, or `*`."""
+    for one in filter(None, (part.strip().lower() for part in exempt.split(","))):
+        if one == "*" or host == one.lstrip(".") or host.endswith("." + one.lstrip(".")):
+            return True
+        try:
+            if ip_address(host) in ip_network(one, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
 def _material(path: str) -> Material | None:
     return Material(path=Path(path)) if path else None
 
@@ -298,8 +344,6 @@ def _checked(spec: Spec, where: str) -> Spec:
         raise InvalidInput(f"{where}: give k8sCAFile or k8sInsecureSkipTLSVerify, not both")
     if spec.context and spec.api_endpoint:
         raise InvalidInput(f"{where}: a context is of a kubeconfig; there is k8sAPIEndpoint")
-    if ":" in spec.kubeconfig:
-        raise InvalidInput(f"{where}: kubeconfig: several files are not supported, name one")
     return spec
 
 

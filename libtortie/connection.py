@@ -8,6 +8,7 @@ from libtortie.access import present
 from libtortie.client_config import ETCD, KUBERNETES, SQLITE, ClientConfig
 from libtortie.datastore.default_profile import WithDefaultProfile
 from libtortie.datastore.open import DatastoreConfig, open_datastore
+from libtortie.datastore.patient import PatientDatastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
 from libtortie.kube.client import HttpKubeClient
@@ -15,10 +16,16 @@ from libtortie.kube.client import HttpKubeClient
 
 @dataclass
 class Connection:
-    """What a command works on. `api_seconds` bounds each call of the API."""
+    """What a command works on. `api_seconds` bounds each call of the API, `call_seconds` each of
+    the datastore (0: the backend's own bound).
+
+    `patience` is for how many seconds the datastore may be silent in all (0: at every call anew).
+    """
 
     config: ClientConfig
     api_seconds: float = field(default=5.0, kw_only=True)
+    call_seconds: float = field(default=0.0, kw_only=True)
+    patience: float = field(default=0.0, kw_only=True)
     _store: Datastore | None = None
     _kube: list[HttpKubeClient | None] = field(default_factory=list)
 
@@ -34,7 +41,9 @@ class Connection:
                 )
             if wanted.type == KUBERNETES:
                 wanted = replace(wanted, kube=wanted.kube or self.config.kube())
-            self._store = WithDefaultProfile(open_datastore(wanted))
+            opened = open_datastore(replace(wanted, call_seconds=self.call_seconds))
+            patient = PatientDatastore(opened, self.patience) if self.patience else opened
+            self._store = WithDefaultProfile(patient)
         return self._store
 
     @property

@@ -15,8 +15,8 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,8 @@ class ControlServer:
     def __init__(self, path: Path, control: Control, log: Log) -> None:
         self._path, self._control, self._log = path, control, log
         self._slots = threading.Semaphore(MOST_AT_ONCE)
+        self._answering = 0
+        self._answered = threading.Condition()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
         self._listener: socket.socket | None = None
         self._inode = (0, 0)
@@ -189,7 +191,7 @@ class ControlServer:
         self._listener = listener
 
     def run(self) -> None:
-        """A thread's body, until `stop`."""
+        """A thread's body, until `stop`; what was asked by then is still answered."""
         listener = self._listener
         assert listener is not None
         poll = select.poll()
@@ -213,6 +215,8 @@ class ControlServer:
                 self._slots.release()
                 self._log.warning("control_refused", reason=error)
         listener.close()
+        with self._answered:
+            self._answered.wait_for(lambda: not self._answering, READ_SECONDS)
 
     def stop(self) -> None:
         """Make `run` return; the file goes if it is still ours."""
@@ -236,13 +240,26 @@ class ControlServer:
                     return
                 line = _read_line(client, READ_SECONDS)
                 if line is not None:
-                    answer = json.dumps(self._answer(line), default=str)
-                    client.settimeout(READ_SECONDS)
-                    client.sendall(answer.encode() + b"\n")
+                    with self._promised():
+                        answer = json.dumps(self._answer(line), default=str)
+                        client.settimeout(READ_SECONDS)
+                        client.sendall(answer.encode() + b"\n")
         except OSError as error:
             self._log.warning("control_caller_gone", reason=error)
         finally:
             self._slots.release()
+
+    @contextmanager
+    def _promised(self) -> Iterator[None]:
+        """The last request may be the one that lets the daemon end: it gets its answer."""
+        with self._answered:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._answered:
+                self._answering -= 1
+                self._answered.notify_all()
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:

@@ -20,7 +20,9 @@ from migration_proxy.handshake import Tls, alert_text, ssl_reason
 
 PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 128 << 10
-"""Of a TLS flow: what is sealed or opened at once, and at most held."""
+"""Of a TLS flow: what is sealed at once, or received to be opened."""
+_OPENED_BYTES = CHUNK_BYTES + (17 << 10)
+"""What of it becomes plain at most: a record (RFC 8446 §5.2) may have come in part before."""
 DISCARD_BYTES = 64 << 10
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN)
 
@@ -201,7 +203,8 @@ class SealFlow:
     def finish(self) -> bool:
         """A close_notify, then TCP's end, once both are given; the other direction stays open.
 
-        It waits until what came has been opened: OpenSSL would lose that.
+        It waits until what came has been opened: OpenSSL would lose that. `OpenFlow` opens all of
+        it at once, so that nobody waits for the local program to read.
         """
         if not self._said_end:
             if self._tls.unopened:
@@ -233,7 +236,7 @@ class OpenFlow:
         self.readable = self.writable = True
         self._tls = tls
         self._sealed = bytearray(CHUNK_BYTES)
-        self._plain = memoryview(bytearray(CHUNK_BYTES))
+        self._plain = memoryview(bytearray(_OPENED_BYTES))
         self._given = self._opened = 0
         self._cut_off = False
 
@@ -299,19 +302,19 @@ class OpenFlow:
         return True
 
     def _open(self) -> None:
-        """Open records until there is no whole one, or no room."""
+        """Open records until there is no whole one. What is behind the peer's end is nothing."""
         try:
-            while self._opened < CHUNK_BYTES and (self._tls.unopened or self._cut_off):
+            while self._opened < _OPENED_BYTES and (self._tls.unopened or self._cut_off):
                 room = self._plain[self._opened :]
                 count = _count(self._tls.object.read(len(room), room))
                 if not count:
-                    self.ended = True
-                    return
+                    raise ssl.SSLZeroReturnError
                 self._opened += count
         except ssl.SSLWantReadError:
             return
         except ssl.SSLZeroReturnError:
             self.ended = True
+            self._tls.incoming.read()
 
 
 def failure_text(error: BaseException) -> str:

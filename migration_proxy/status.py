@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from libtortie.errors import TortieError, first_line
+from libtortie.validity import days_left
 from migration_proxy import tcp_sockets
-from migration_proxy.certificate import days_left
 from migration_proxy.listener import Listener
 from migration_proxy.manager import Migration, ProxyManager
 from migration_proxy.model import NAMES, Side, path_in_pod

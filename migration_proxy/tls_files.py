@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from libtortie.errors import InvalidInput, TortieError, first_line
-from migration_proxy.certificate import not_after
+from libtortie.validity import not_after
 from migration_proxy.config import PairConfig, TlsConfig
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Put Debian's cloud kernel and the modules of a QEMU guest into a directory. The package is only
+# guest_kernel.sh DIRECTORY: put Debian's cloud kernel and the modules of a QEMU guest there. The package is only
 # unpacked: installing it would give this machine another kernel, and make an initramfs for it.
 set -euo pipefail
-to=$1; shift
+to=$1
+modules="failover net_failover virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk virtio_net"
 if [ "$(dpkg --print-architecture)" != amd64 ]; then
     echo "setup: no QEMU guest: its kernel and busybox are for amd64" >&2
     exit 0
@@ -22,7 +23,7 @@ fi
 dpkg-deb -x ./*.deb tree
 mkdir -p "$OLDPWD/$to.new"
 new=$OLDPWD/$to.new
-for module in "$@"; do
+for module in $modules; do
     find tree -name "$module.ko" -exec cp {} "$new/" \;
     [ -e "$new/$module.ko" ] || { echo "setup: the kernel has no module $module" >&2; exit 1; }
 done

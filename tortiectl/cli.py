@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from libtortie import __version__
 from libtortie.errors import TortieError
 from libtortie.wording import is_text, visible
 from tortiectl.lazy import Entry, LazyGroup
@@ -24,21 +25,36 @@ FAILED = 1
 INTERRUPTED = 130
 
 LINE_END = "\n"
+REQUEST_TIMEOUT = 5.0
+"""Seconds; also the bound of one call of each backend and of the API's client."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 
 COMMANDS = {
-    "apply": Entry("tortiectl.commands.write:apply", "Store policies, new or instead of others."),
-    "create": Entry("tortiectl.commands.write:create", "Store new policies."),
+    "apply": Entry("tortiectl.commands.write:apply", "Store resources, new or instead of others."),
+    "bgp": Entry("tortiectl.commands.bgp:bgp", "Prepare and prove the routers of the nodes."),
+    "completion": Entry(
+        "tortiectl.commands.completion:completion", "Print what completes commands in a shell."
+    ),
+    "cpu-models": Entry(
+        "tortiectl.commands.cpu_models:cpu_models", "Show CPU models that nodes have in common."
+    ),
+    "create": Entry("tortiectl.commands.write:create", "Store new resources."),
+    "cluster": Entry("tortiectl.commands.diags:cluster", "Collect what support asks for."),
+    "datastore": Entry("tortiectl.commands.datastore:datastore", "Lock and carry a datastore."),
+    "delete": Entry("tortiectl.commands.delete:delete", "Remove resources."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
     "ipam": Entry("tortiectl.commands.ipam:ipam", "Show and configure address management."),
+    "label": Entry("tortiectl.commands.label:label", "Set or remove labels of a resource."),
     "migration-proxy": Entry(
         "tortiectl.commands.migration_proxy:migration_proxy",
         "Look into this node's migration proxy.",
     ),
-    "node": Entry("tortiectl.commands.node:node", "Install the CNI plugin on this node."),
-    "replace": Entry("tortiectl.commands.write:replace", "Store policies instead of others."),
-    "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with policies."),
+    "node": Entry("tortiectl.commands.node:node", "Look into this node; install the CNI plugin."),
+    "patch": Entry("tortiectl.commands.patch:patch", "Change fields of a resource."),
+    "replace": Entry("tortiectl.commands.write:replace", "Store resources instead of others."),
+    "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with resources."),
+    "vm": Entry("tortiectl.commands.vm:vm", "Look at VMs and move them."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
 }
 
@@ -49,6 +65,7 @@ class Globals:
 
     context: str = ""
     log_level: str = "warning"
+    request_timeout: float | None = None
 
 
 class Tortiectl(LazyGroup):
@@ -145,8 +162,27 @@ def _complain(error: click.ClickException) -> None:
     show_default=True,
     help="What libraries may say on standard error.",
 )
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(0.1, 3600),
+    metavar="SECONDS",
+    help=f"How long datastore and API may be silent, in all.  [default: {REQUEST_TIMEOUT:g}]",
+)
+@click.option(
+    "--allow-version-mismatch",
+    is_flag=True,
+    help="For calicoctl's users: versions are never compared.",
+)
+@click.version_option(__version__, "--version", message="tortiectl v%(version)s")
 @click.pass_context
-def main(ctx: click.Context, context: str, log_level: str) -> None:
+def main(
+    ctx: click.Context,
+    *,
+    context: str,
+    log_level: str,
+    request_timeout: float | None,
+    allow_version_mismatch: bool,
+) -> None:
     """Show and change what the cluster's network is told.
 
     Where the datastore is: the file given with -c, else /etc/tortie/tortiectl.cfg, else the
@@ -155,7 +191,7 @@ def main(ctx: click.Context, context: str, log_level: str) -> None:
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    ctx.obj = Globals(context, log_level)
+    ctx.obj = Globals(context, log_level, request_timeout)
 
 
 if __name__ == "__main__":

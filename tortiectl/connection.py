@@ -9,7 +9,7 @@ import click
 
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
-from tortiectl.cli import Globals
+from tortiectl.cli import REQUEST_TIMEOUT, Globals
 
 __all__ = ["Connection", "connect"]
 
@@ -20,6 +20,11 @@ def connect(ctx: click.Context, config: str) -> Connection:
     level = {"panic": "CRITICAL", "fatal": "CRITICAL"}.get(options.log_level, options.log_level)
     logging.basicConfig(level=level.upper(), format="%(levelname)s: %(message)s")
     around = Surroundings(os.environ)
-    connection = Connection(client_config(config, options.context, around))
+    seconds = options.request_timeout
+    found = client_config(config, options.context, around)
+    if seconds is None:
+        connection = Connection(found, patience=REQUEST_TIMEOUT)
+    else:
+        connection = Connection(found, api_seconds=seconds, call_seconds=seconds, patience=seconds)
     ctx.call_on_close(connection.close)
     return connection

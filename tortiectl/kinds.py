@@ -25,6 +25,10 @@ SHORT: dict[Kind, tuple[str, ...]] = {
     Kind.WORKLOAD_ENDPOINT: ("wep",),
     Kind.NETWORK_POLICY: ("np", "policy", "pol"),
     Kind.NETWORK_SET: ("netset",),
+    Kind.STAGED_NETWORK_POLICY: ("snp",),
+    Kind.STAGED_GLOBAL_NETWORK_POLICY: ("sgnp",),
+    Kind.STAGED_KUBERNETES_NETWORK_POLICY: ("sknp",),
+    Kind.CALICO_NODE_STATUS: ("caliconodestat",),
 }
 """Singular short names; each may have an `s` (`policy`: `policies`)."""
 

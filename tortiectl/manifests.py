@@ -1,4 +1,4 @@
-"""Policies as people write them in files: found, made whole, and refused with all that is wrong.
+"""Resources as people write them in files: found, made whole, and refused with all that is wrong.
 
 Nothing here is stored, and what is wrong in one document does not hide what is in another. Pure
 but for the files.
@@ -6,7 +6,6 @@ but for the files.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,48 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from libtortie.access import parse_documents, text_of
-from libtortie.errors import InvalidInput, Malformed
+from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind
-from libtortie.model.policy import (
-    ADMIN_TIER,
-    BASELINE_TIER,
-    DEFAULT_TIER,
-    LABEL_NAMESPACE,
-    V1ALPHA1_ADMIN_TIER,
-    V1ALPHA1_BASELINE_TIER,
-    PolicyId,
-)
-from libtortie.model.policy_wire import problems_of
-from libtortie.model.resources import API_VERSION, Resource, parse_resource
+from libtortie.model.resources import Resource
+from libtortie.model.written import checked, revision_of
+from libtortie.wording import is_text, meant
 
-POLICIES = (Kind.NETWORK_POLICY, Kind.GLOBAL_NETWORK_POLICY)
-KINDS = (
-    *POLICIES,
-    Kind.NETWORK_SET,
-    Kind.GLOBAL_NETWORK_SET,
-    Kind.HOST_ENDPOINT,
-    Kind.PROFILE,
-    Kind.TIER,
-)
-"""What policy is made of: the kinds that are written."""
-LABEL_TIER = "projectcalico.org/tier"
-DEFAULT_NAMESPACE = "default"
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
-_NAMES = {
-    Kind.NETWORK_POLICY: re.compile(
-        rf"(?=.{{1,253}}$)({_LABEL}(\.{_LABEL})?|(knp|ossg)\.default\.{_LABEL}(\.{_LABEL})*)"
-    ),
-    Kind.GLOBAL_NETWORK_POLICY: re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})?"),
-    Kind.TIER: re.compile(_LABEL),
-}
-_ALWAYS_THERE = (
-    DEFAULT_TIER,
-    ADMIN_TIER,
-    BASELINE_TIER,
-    V1ALPHA1_ADMIN_TIER,
-    V1ALPHA1_BASELINE_TIER,
-)
+SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +31,129 @@ class Document:
     body: Any
 
 
-def documents(files: Iterable[str]) -> Iterator[Document]:
-    """What is in files; `-` is standard input. Lists are what is in them. Raises `InvalidInput`."""
-    for name in files:
-        text = sys.stdin.read() if name == "-" else text_of(Path(name))
-        where = "standard input" if name == "-" else name
-        found = [one for one in parse_documents(text, where) if one is not None]
-        for number, body in enumerate(found, start=1):
-            at = f"{where}, document {number}" if len(found) > 1 else where
-            yield from _items(Document(at, body))
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A resource to be stored. `revision` is the one it insists on, "" for any."""
+
+    where: str
+    resource: Resource
+    revision: str = ""
+
+    @property
+    def name(self) -> str:
+        """`NetworkPolicy(shop/allow-web)`, as Calico's errors have it."""
+        return called(self.resource)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where documents come from: files, directories, `-` for standard input."""
+
+    names: tuple[str, ...]
+    recursive: bool = False
+    skip_empty: bool = False
+
+
+def documents(sources: Sources) -> Iterator[Document]:
+    """What is in files. Lists are what is in them. Raises `InvalidInput` naming the file.
+
+    A file without a document is an error, unless empty ones are to be skipped.
+    """
+    for path in sources.names:
+        for name in _files(path, sources.recursive):
+            where = "standard input" if name == STDIN else name
+            found = [one for one in parse_documents(_text(name), where) if one is not None]
+            if not found and not sources.skip_empty:
+                raise InvalidInput(f"{where}: no resource is in it; --skip-empty passes over it")
+            for number, body in enumerate(found, start=1):
+                at = f"{where}, document {number}" if len(found) > 1 else where
+                yield from _items(Document(at, body))
+
+
+def read(found: Iterable[Document], namespace: str) -> tuple[list[Wanted], list[str]]:
+    """The resources, whole; and all that is wrong with them or with others, a line each."""
+    wanted: list[Wanted] = []
+    problems: list[str] = []
+    for document in found:
+        try:
+            kind = kind_of(document)
+        except InvalidInput as error:
+            problems.append(str(error))
+            continue
+        resource, wrong = checked(kind, document.body, namespace)
+        name = name_in(kind, document.body, namespace)
+        problems += [f"{document.where}: {name}: {one}" for one in wrong]
+        if resource is not None:
+            wanted.append(Wanted(document.where, resource, revision_of(document.body)))
+    return wanted, problems + _doubled(wanted)
+
+
+def kind_of(document: Document) -> Kind:
+    """The kind of a document. Raises `InvalidInput` for what is no resource of ours."""
+    body, where = document.body, document.where
+    if not isinstance(body, Mapping):
+        raise InvalidInput(f"{where}: expected a resource, got {type(body).__name__}")
+    try:
+        return Kind(str(body.get("kind")))
+    except ValueError:
+        hint = meant(str(body.get("kind")), Kind) or f" is none of {', '.join(Kind)}"
+        raise InvalidInput(f"{where}: kind: {body.get('kind')!r}{hint}") from None
+
+
+def called(resource: Resource) -> str:
+    """`IPPool(pool-a)`, `NetworkPolicy(shop/allow-web)`: Calico's words for a resource."""
+    meta = resource.metadata
+    full = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+    return f"{resource.kind}({full})"
+
+
+def name_in(kind: Kind, body: Mapping[str, Any], namespace: str) -> str:
+    """`NetworkPolicy shop/allow-web`, of a document that may be wrong."""
+    meta = body.get("metadata")
+    meta = meta if isinstance(meta, Mapping) else {}
+    name = str(meta.get("name") or "without a name")
+    if not kind.namespaced:
+        return f"{kind} {name}"
+    return f"{kind} {meta.get('namespace') or namespace or 'default'}/{name}"
+
+
+def _doubled(wanted: Iterable[Wanted]) -> list[str]:
+    """A resource that is written twice: which one is meant?"""
+    seen: dict[object, str] = {}
+    problems = []
+    for one in wanted:
+        first = seen.setdefault(one.resource.key, one.where)
+        if first != one.where:
+            problems.append(f"{one.where}: {one.name} is in {first}, too")
+    return problems
+
+
+def _files(path: str, recursive: bool) -> Iterator[str]:
+    """A file itself; the manifests of a directory, in order of their names."""
+    if path == STDIN or not Path(path).is_dir():
+        yield path
+        return
+    if not is_text(path):
+        raise InvalidInput(f"{path!r} is not UTF-8")
+    pattern = "**/*" if recursive else "*"
+    try:
+        inside = sorted(
+            one for one in Path(path).glob(pattern) if one.suffix in SUFFIXES and one.is_file()
+        )
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}") from error
+    if not inside:
+        raise InvalidInput(f"{path}: no file in it ends in {', '.join(SUFFIXES)}")
+    yield from map(str, inside)
+
+
+def _text(name: str) -> str:
+    if name != STDIN:
+        return text_of(Path(name))
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"standard input: not UTF-8 (byte {error.start})") from error
 
 
 def _items(document: Document) -> Iterator[Document]:
@@ -86,87 +165,3 @@ def _items(document: Document) -> Iterator[Document]:
         return
     for number, one in enumerate(items, start=1):
         yield Document(f"{document.where}, item {number}", one)
-
-
-def read(found: Iterable[Document], namespace: str) -> tuple[list[Resource], list[str]]:
-    """The resources, whole; and all that is wrong with others, a line each."""
-    resources, problems = [], []
-    for document in found:
-        try:
-            resource = resource_of(document, namespace)
-        except InvalidInput as error:
-            problems.append(str(error))
-            continue
-        wrong = (*_metadata_problems(resource), *problems_of(resource))
-        problems += [f"{document.where}: {name_of(resource)}: {one}" for one in wrong]
-        resources.append(resource)
-    return resources, problems
-
-
-def resource_of(document: Document, namespace: str) -> Resource:
-    """A document's resource with its defaults. Raises `InvalidInput`."""
-    body, where = document.body, document.where
-    if not isinstance(body, Mapping):
-        raise InvalidInput(f"{where}: expected a resource, got {type(body).__name__}")
-    kind = next((one for one in KINDS if one == body.get("kind")), None)
-    if kind is None:
-        known = ", ".join(KINDS)
-        raise InvalidInput(f"{where}: kind: {body.get('kind')!r} is none of {known}")
-    if body.get("apiVersion") != API_VERSION:
-        raise InvalidInput(f"{where}: apiVersion: {body.get('apiVersion')!r} is not {API_VERSION}")
-    unknown = body.keys() - {"apiVersion", "kind", "metadata", "spec", "status"}
-    if unknown:
-        raise InvalidInput(f"{where}: {min(map(str, unknown))}: no such field is known")
-    try:
-        return parse_resource(kind, _whole(kind, body, namespace))
-    except Malformed as error:
-        raise InvalidInput(f"{where}: {error}") from error
-
-
-def name_of(resource: Resource) -> str:
-    """`NetworkPolicy shop/allow-web`."""
-    meta = resource.metadata
-    return str(PolicyId(meta.name, meta.namespace, resource.kind))
-
-
-def tier_of(resource: Resource) -> str:
-    """The tier that has to be there for it; empty: none."""
-    if Kind(resource.kind) not in POLICIES:
-        return ""
-    tier = str(resource.to_wire()["spec"].get("tier"))
-    return "" if tier in _ALWAYS_THERE else tier
-
-
-def _whole(kind: Kind, body: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """The JSON object with what Calico writes for its user."""
-    meta, spec = body.get("metadata"), body.get("spec")
-    meta = dict(meta) if isinstance(meta, Mapping) else {}
-    meta.pop("resourceVersion", None)
-    if kind.namespaced:
-        meta["namespace"] = meta.get("namespace") or namespace or DEFAULT_NAMESPACE
-    if kind in POLICIES and isinstance(spec, Mapping | None):
-        spec = dict(spec or {})
-        spec["tier"] = spec.get("tier") or DEFAULT_TIER
-        spec["types"] = spec.get("types") or _types(spec)
-        labels = meta.get("labels") or {}
-        if isinstance(labels, Mapping):
-            meta["labels"] = {**labels, LABEL_TIER: str(spec["tier"])}
-    return {**body, "metadata": meta, "spec": {} if spec is None else spec}
-
-
-def _types(spec: Mapping[str, Any]) -> list[str]:
-    if spec.get("egress"):
-        return ["Ingress", "Egress"] if spec.get("ingress") else ["Egress"]
-    return ["Ingress"]
-
-
-def _metadata_problems(resource: Resource) -> Iterator[str]:
-    kind, meta = Kind(resource.kind), resource.metadata
-    if not _NAMES.get(kind, _SUBDOMAIN).fullmatch(meta.name):
-        yield f"metadata.name: {meta.name!r} cannot be the name of a {kind}"
-    if kind.namespaced and not re.fullmatch(_LABEL, meta.namespace):
-        yield f"metadata.namespace: {meta.namespace!r} is no DNS label"
-    if kind in (Kind.NETWORK_SET, Kind.GLOBAL_NETWORK_SET) and LABEL_NAMESPACE in meta.labels:
-        yield f"metadata.labels.{LABEL_NAMESPACE}: is what the namespace says, and not for a label"
-    if not kind.namespaced and meta.namespace:
-        yield f"metadata.namespace: a {kind} is in none"

@@ -20,6 +20,7 @@ from libtortie.datastore.codec import decode
 from libtortie.datastore.default_profile import WithDefaultProfile
 from libtortie.datastore.kubernetes import KubernetesDatastore
 from libtortie.datastore.open import DatastoreConfig
+from libtortie.datastore.patient import PatientDatastore
 from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
 from libtortie.datastore.records import Stored
 from libtortie.errors import Malformed, NotFound
@@ -52,9 +53,9 @@ class MendedStore:
         try:
             return self._store.get(key)
         except Malformed:
-            plain = (
-                self._store.inner if isinstance(self._store, WithDefaultProfile) else self._store
-            )
+            plain = self._store
+            while isinstance(plain, WithDefaultProfile | PatientDatastore):
+                plain = plain.inner
             if isinstance(plain, KubernetesDatastore) and key in _SETTINGS:
                 return plain.get_mended(key, lambda spec: {**spec, **_others(self._change)})
             stored = self._stored(key)

@@ -31,3 +31,40 @@ def config_option(command: F) -> F:
         callback=not_empty,
         help=f"Where datastore and API are.  [default: {DEFAULT_CONFIG}]",
     )(command)
+
+
+def namespace_option(command: F) -> F:
+    """`-n/--namespace`."""
+    return click.option(
+        "-n",
+        "--namespace",
+        default="",
+        metavar="NAMESPACE",
+        callback=not_empty,
+        help="Of kinds that are in namespaces.  [default: default]",
+    )(command)
+
+
+def file_options(command: F) -> F:
+    """`-f`, `-R`, `--skip-empty`: where manifests are."""
+    for decorate in (
+        click.option("--skip-empty", is_flag=True, help="Pass over files without a resource."),
+        click.option("-R", "--recursive", is_flag=True, help="Directories within directories too."),
+        click.option(
+            "-f",
+            "--filename",
+            "files",
+            multiple=True,
+            callback=not_empty,
+            metavar="FILE",
+            help="YAML or JSON, also of several resources; a directory; - is standard input. "
+            "May be repeated.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def examples(*lines: str) -> str:
+    """The examples of a command's help, as its epilog; a first word of `#` is a comment."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from libtortie.model.keys import Kind
+from tortiectl.jsonpath import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,14 @@ class Column:
     heading: str
     path: str
     default: str = ""
+    template: Template | None = None
+    """Instead of the path, where that is more than a dotted one."""
 
     def cell(self, wire: Mapping[str, Any]) -> str:
         """The column's text for a resource."""
+        if self.template is not None:
+            found = self.template.values(wire)
+            return ",".join(map(as_text, found)) if found else self.default
         value: Any = wire
         for step in self.path.split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
@@ -48,6 +54,8 @@ _SELECTOR = Column("SELECTOR", "spec.selector")
 _NETS = Column("NETS", "spec.nets")
 _LOG = Column("LOGSEVERITY", "spec.logSeverityScreen")
 _POLICY = ((NAME,), (_ORDER, _SELECTOR))
+_STAGED_ACTION = Column("STAGEDACTION", "spec.stagedAction", "Set")
+_STAGED = ((NAME,), (_STAGED_ACTION, _ORDER, _SELECTOR))
 
 Columns = tuple[tuple[Column, ...], tuple[Column, ...]]
 
@@ -140,6 +148,13 @@ COLUMNS: dict[Kind, Columns] = {
     ),
     Kind.NETWORK_POLICY: _POLICY,
     Kind.NETWORK_SET: ((NAME,), (_NETS,)),
+    Kind.STAGED_NETWORK_POLICY: _STAGED,
+    Kind.STAGED_GLOBAL_NETWORK_POLICY: _STAGED,
+    Kind.STAGED_KUBERNETES_NETWORK_POLICY: ((NAME,), (_STAGED_ACTION,)),
+    Kind.CALICO_NODE_STATUS: (
+        (NAME, Column("NODE", "spec.node"), Column("CLASSES", "spec.classes")),
+        (Column("UPDATEPERIODSECONDS", "spec.updatePeriodSeconds"),),
+    ),
 }
 
 
@@ -148,6 +163,12 @@ def chosen(kind: Kind, *, wide: bool, all_namespaces: bool) -> tuple[Column, ...
     normal, more = COLUMNS[kind]
     shown = (*normal, *more) if wide else normal
     return (NAMESPACE, *shown) if all_namespaces and kind.namespaced else shown
+
+
+def known_columns(kind: Kind) -> tuple[Column, ...]:
+    """Every column that a kind has."""
+    normal, more = COLUMNS[kind]
+    return (*((NAMESPACE,) if kind.namespaced else ()), *normal, *more)
 
 
 def rows_of(columns: Sequence[Column], wires: Sequence[Mapping[str, Any]]) -> list[list[str]]:

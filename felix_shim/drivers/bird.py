@@ -13,13 +13,15 @@ would only delay the first announcement.
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cni_plugin.durable import replace_file
 from felix_shim.drivers.bird_protocol import (
     BirdRoute,
     Reply,
@@ -36,6 +38,9 @@ _GREETING = 1
 _RECOVERY = 24
 _RECONFIGURED = frozenset({3, 4, 18})  # done, in progress, confirmed
 _DIGEST = "tortie_digest"
+CONFIG_MODE = 0o640
+"""Of the configuration's file, whose group is the control socket's: passwords are in it, and a BIRD
+of the system may not be root."""
 _CHUNK = 100  # addresses in one command; BIRD reads lines of at most 4 KiB
 
 
@@ -140,7 +145,9 @@ class Bird:
     def _write_checked(self, text: str) -> None:
         candidate = self._config.with_name(f"{self._config.name}.new")
         self._config.parent.mkdir(parents=True, exist_ok=True)
-        candidate.write_text(text)
+        replace_file(candidate, text.encode(), CONFIG_MODE)
+        with suppress(FileNotFoundError):
+            os.chown(candidate, -1, self._socket.stat().st_gid)
         done = self._run("-p", "-c", str(candidate))
         if done.returncode != 0:
             candidate.unlink(missing_ok=True)

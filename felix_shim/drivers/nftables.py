@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 
-from felix_shim.drivers.nftables_change import Step, steps
+from felix_shim.drivers.nftables_change import Step, stages, steps
 from felix_shim.drivers.nftables_expressions import NeedsNft
 from felix_shim.drivers.nftables_messages import Batch, batch
 from felix_shim.drivers.nftables_rules import TABLE
@@ -28,6 +28,8 @@ from felix_shim.drivers.nftables_text import (
     render_anew,
     render_check,
     render_delta,
+    render_no_sets,
+    render_sets,
     render_steps,
     render_sweep,
 )
@@ -37,8 +39,16 @@ from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
 from libtortie.deadline import Deadline, communicate, given
 from libtortie.errors import KernelError, first_line
-from libtortie.linux.nft_batch import BatchRefused, GenerationMoved, NftSocket, read_generation
+from libtortie.linux.nft_batch import (
+    BatchRefused,
+    FateUnknown,
+    GenerationMoved,
+    NftSocket,
+    next_generation,
+    read_generation,
+)
 from libtortie.linux.nft_watch import TableWatch
+from libtortie.linux.settled import Settled
 
 __all__ = ["Nftables", "read_generation", "render", "render_delta"]
 
@@ -66,6 +76,7 @@ class Nftables:
         self._deadline = deadline
         self._socket = NftSocket()
         self._watch = TableWatch(TABLE)
+        self._settled = Settled(deadline)
         self._applied: PolicySet | None = None
         self._tag = FIRST_TAG
         self._generation: int | None = None
@@ -85,8 +96,8 @@ class Nftables:
         generation = self._socket.generation()
         if self._applied is None or not self._intact(generation):
             self._replace(desired, generation)
-        elif some := steps(self._applied, desired, self._tag):
-            self._change(some, desired, generation)
+        else:
+            self._go_on(self._applied, desired, generation)
         self._healthy, self._refused = True, False
 
     def check(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
@@ -105,13 +116,26 @@ class Nftables:
         self._generation = generation
         return True
 
-    def _change(self, some: tuple[Step, ...], desired: PolicySet, generation: int) -> None:
-        """The difference. When the kernel refuses a rule of it, `nft` is to say what is wrong; when
-        it refuses anything else, or twice, the tables are not what we thought."""
+    def _go_on(self, before: PolicySet, desired: PolicySet, generation: int) -> None:
+        """From what the kernel has, stage by stage, unless everything had to be replaced."""
+        for state in stages(before, desired):
+            if self._applied is not before:
+                return
+            if some := steps(before, state, self._tag):
+                self._change(some, state, desired, generation)
+                generation = self._generation or self._socket.generation()
+            before = state
+
+    def _change(
+        self, some: tuple[Step, ...], state: PolicySet, desired: PolicySet, generation: int
+    ) -> None:
+        """The difference to a state on the way to what is desired. When the kernel refuses a rule
+        of it, `nft` is to say what is wrong; when it refuses anything else, or twice, the tables
+        are not what we thought."""
         suspect = ""
         try:
-            found = batch(some, desired, self._tag)
-            self._send(found, desired, generation)
+            found = batch(some, state, self._tag)
+            self._send(found, state, generation)
             return
         except NeedsNft:
             pass
@@ -125,13 +149,14 @@ class Nftables:
             return
         self._refused = True
         try:
-            self._commit(render_steps(some, desired, self._tag), desired, self._socket.generation())
+            self._commit(render_steps(some, state, self._tag), state, self._socket.generation())
         except RuleRefused as error:
             raise RuleRefused(str(error), error.chain or suspect) from error
 
     def _send(self, found: Batch, desired: PolicySet, generation: int) -> None:
         """One transaction of messages; anew while others' commits overtake it."""
         for _ in range(_ATTEMPTS):
+            self._settled.await_all()
             try:
                 after = self._socket.commit(found.messages, generation)
             except GenerationMoved:
@@ -141,20 +166,32 @@ class Nftables:
                 continue
             except BatchRefused as error:
                 raise RuleRefused(str(error), found.chain_at(error.index)) from error
+            except FateUnknown:
+                self._settled.begin()
+                raise
+            self._settled.begin()
             self._applied, self._generation = desired, after
             return
         raise GenerationMoved(f"others committed {_ATTEMPTS} times before our change")
 
     def _replace(self, desired: PolicySet, generation: int) -> None:
-        """New rules over whatever is there, then, when no packet can be in the old ones any more,
-        the removal of what they used."""
+        """New sets, then new rules over whatever is there, then, when no packet can be in the old
+        ones any more, the removal of what they used."""
         present = {family: self._names(family) for family in ("inet", "arp")}
         tag = free_tag(present)
         try:
-            self._commit(render(desired, tag), desired, generation)
+            if sets := render_sets(desired, tag):
+                self._run_alone(sets)
+                generation = next_generation(generation)
+            self._commit(render(desired, tag, prepared=bool(sets)), desired, generation)
         except RuleRefused:  # base chains of another kind, say
             present = {}
-            self._commit(render_anew(desired, tag), desired, self._socket.generation())
+            try:
+                self._commit(render_anew(desired, tag), desired, self._socket.generation())
+            except RuleRefused:
+                with suppress(KernelError):  # then they are swept with the next replacement
+                    self._run_alone(render_no_sets(desired, tag))
+                raise
         self._tag = tag
         if sweep := render_sweep(present, desired, tag):
             self._commit(sweep, desired, self._socket.generation())
@@ -176,7 +213,7 @@ class Nftables:
         self._applied, self._generation = None, None
         self._watch.end()
         try:
-            self._run("-f", "-", text=text)
+            self._run_alone(text)
         except _Crashed:
             raise
         except RuleRefused:
@@ -188,6 +225,14 @@ class Nftables:
         now = self._socket.generation()
         if now == generation + 1:  # ours was the only commit
             self._generation = now
+
+    def _run_alone(self, text: str) -> None:
+        """One transaction, once the packets are done that the last one found under way."""
+        self._settled.await_all()
+        try:
+            self._run("-f", "-", text=text)
+        finally:
+            self._settled.begin()
 
     def _run(self, *arguments: str, text: str = "") -> str:
         deadline = self._deadline + len(text) / _BYTES_A_SECOND

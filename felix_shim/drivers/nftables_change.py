@@ -15,11 +15,12 @@ from enum import StrEnum
 from felix_shim.drivers.nftables_endpoint import chain_names, chains, elements, to_node
 from felix_shim.drivers.nftables_nat import nat_change
 from felix_shim.drivers.nftables_rules import SetSpec, declared
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.policy import EndpointPolicy, PolicySet
 from felix_shim.policy_compile import sets_of
+from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, Rule, SetKey
 from felix_shim.snapshots import touched
+from libtortie.model.felix_values import EndpointToHost
 
 
 class Verb(StrEnum):
@@ -81,28 +82,52 @@ def steps(before: PolicySet, after: PolicySet, tag: str) -> tuple[Step, ...]:
     return tuple(change.steps())
 
 
+def stages(before: PolicySet, after: PolicySet) -> tuple[PolicySet, ...]:
+    """The states to go through, one transaction each, the last of them `after`.
+
+    Sets with networks or ranges of ports that rules will look into come before those rules: what
+    the kernel adds to such a set in a transaction is found only when the transaction is over, a
+    moment after its rules are in force (`docs/adr/0028`).
+    """
+    keys = touched(before.sets, after.sets)
+    new = {
+        key: after.sets[key]
+        for key in keys
+        if key in after.sets
+        and after.sets[key].interval
+        and not _same(before.sets.get(key), after.sets[key])
+    }
+    return (replace(before, prepared=new), after) if new else (after,)
+
+
+_Filled = tuple[SetKey, Elements]
+
+
 @dataclass(slots=True)
 class _Change:
-    """See the module."""
+    """See the module. A set that gets its first network, or loses its last one, is another
+    set."""
 
     before: PolicySet
     after: PolicySet
     tag: str
-    _touched: tuple[SetKey, ...] = field(init=False)
     _fresh: frozenset[SetKey] = field(init=False)
-    _stale: frozenset[SetKey] = field(init=False)
+    _created: list[_Filled] = field(default_factory=list)
+    _deleted: list[_Filled] = field(default_factory=list)
+    _kept: list[tuple[SetKey, Elements, Elements]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A set that gets its first network, or loses its last one, is another set."""
-        old, new = self.before.sets, self.after.sets
-        self._touched = tuple(sorted(touched(old, new), key=str))
-        turned = [
-            key
-            for key in self._touched
-            if key in old and key in new and old[key].interval is not new[key].interval
-        ]
-        self._fresh = frozenset(key for key in self._touched if key not in old).union(turned)
-        self._stale = frozenset(key for key in self._touched if key not in new).union(turned)
+        old, new = self.before, self.after
+        keys = {*touched(old.sets, new.sets), *old.prepared, *new.prepared}
+        for key in sorted(keys, key=str):
+            known, found = _variants(old, key), _variants(new, key)
+            self._created += [(key, found[one]) for one in found.keys() - known.keys()]
+            self._deleted += [(key, known[one]) for one in known.keys() - found.keys()]
+            both = known.keys() & found.keys()
+            self._kept += [(key, known[one], found[one]) for one in both]
+        self._fresh = frozenset(
+            key for key in keys if key in new.sets and not _same(old.sets.get(key), new.sets[key])
+        )
 
     def steps(self) -> Iterator[Step]:
         old, new = self.before.by_interface(), self.after.by_interface()
@@ -121,15 +146,18 @@ class _Change:
         yield from self._elements(interval=False, removed=True)
         yield from self._elements(interval=True, removed=True)  # networks must not overlap,
         yield from self._elements(interval=True, removed=False)  # so the old goes first
-        for key in sorted(self._stale, key=str):
-            yield OnSet(Verb.DELETE, declared(key, self.before.sets, self.tag))
+        for key, found in self._deleted:
+            yield OnSet(Verb.DELETE, self._spec(key, found))
 
     def _new_sets(self) -> Iterator[Step]:
-        for key in sorted(self._fresh, key=str):
-            spec = declared(key, self.after.sets, self.tag)
+        for key, found in self._created:
+            spec = self._spec(key, found)
             yield OnSet(Verb.ADD, spec)
-            if texts := self.after.sets[key].texts:
+            if texts := found.texts:
                 yield OnElements(Verb.ADD, spec, tuple(sorted(texts)))
+
+    def _spec(self, key: SetKey, found: Elements) -> SetSpec:
+        return declared(key, {key: found}, self.tag)
 
     def _chains(self) -> Iterator[Step]:
         """Chains that are new, and the rules of those that are new or others."""
@@ -183,19 +211,26 @@ class _Change:
 
     def _elements(self, *, interval: bool, removed: bool) -> Iterator[Step]:
         """Elements of sets that stay."""
-        old, new = self.before.sets, self.after.sets
-        for key in self._touched:
-            if key not in old or key not in new or key in self._fresh:
+        for key, known, found in self._kept:
+            if found.interval is not interval:
                 continue
-            known, found = old[key].held, new[key].held
-            if new[key].interval is not interval:
-                continue
-            if texts := known.without(found) if removed else found.without(known):
+            less, more = (known, found) if removed else (found, known)
+            if texts := less.held.without(more.held):
                 verb = Verb.DELETE if removed else Verb.ADD
-                yield OnElements(verb, declared(key, new, self.tag), tuple(sorted(texts)))
+                yield OnElements(verb, self._spec(key, found), tuple(sorted(texts)))
 
     def _tagged(self, spec: SetSpec) -> SetSpec:
         return replace(spec, name=f"{spec.name}{self.tag}")
+
+
+def _variants(state: PolicySet, key: SetKey) -> dict[bool, Elements]:
+    """The sets of a key that are there."""
+    found = (state.prepared.get(key), state.sets.get(key))
+    return {one.interval: one for one in found if one is not None}
+
+
+def _same(one: Elements | None, other: Elements) -> bool:
+    return one is not None and one.interval is other.interval
 
 
 def _differ(one: EndpointPolicy | None, other: EndpointPolicy) -> bool:

@@ -13,24 +13,13 @@ from felix_shim.rules import (
     ConnState,
     Goto,
     HasState,
-    IsProtocol,
-    OnPort,
+    Jump,
     Plain,
     Rule,
-    Side,
 )
-from libtortie.model.policy import PortRange
+from felix_shim.tunnel_rules import ENCAPSULATION
 
-_IPIP, _UDP, _VXLAN = 4, 17, 4789
 _INVALID = Rule((HasState((ConnState.INVALID,)),), Plain.DROP)
-_ENCAPSULATION = (
-    Rule((IsProtocol(_IPIP),), Plain.DROP),
-    Rule(
-        (IsProtocol(_UDP), OnPort(Side.DESTINATION, (PortRange(_VXLAN, _VXLAN),))),
-        Plain.DROP,
-    ),
-)
-"""The node's to speak: a workload's could enter an overlay as a peer's."""
 
 _BINDING = ("ifname", "ether_addr", "ipv4_addr")
 _BINDING6 = ("ifname", "ether_addr", "ipv6_addr")
@@ -54,7 +43,7 @@ def chains(endpoint: EndpointPolicy) -> dict[str, Chain]:
     first = (KNOWN,) if endpoint.vm else (KNOWN, _INVALID)
     out, into = chain_names(endpoint)
     return {
-        out: (*first, *_ENCAPSULATION, Rule((), Goto(endpoint.egress))),
+        out: (*first, Rule((), Jump(ENCAPSULATION)), Rule((), Goto(endpoint.egress))),
         into: (*first, Rule((), Goto(endpoint.ingress))),
     }
 
@@ -70,7 +59,12 @@ def to_node(*, drop: bool) -> Chain:
 
 
 def elements(endpoints: Iterable[EndpointPolicy]) -> dict[SetSpec, list[str]]:
-    """What the endpoints put into each set and map."""
+    """What the endpoints put into each set and map.
+
+    The maps *jump*, and behind them stands a drop. A packet looks an element up as the map is by
+    then, but reads a chain as it was when the packet's judging began: a chain that came in between
+    is empty for it, and nothing that is gone to from an empty chain would stop it.
+    """
     found: dict[str, list[str]] = {f"{one.family} {one.name}": [] for one in SETS}
     for endpoint in endpoints:
         interface = f'"{endpoint.interface}"'
@@ -83,8 +77,8 @@ def elements(endpoints: Iterable[EndpointPolicy]) -> dict[SetSpec, list[str]]:
         found["inet speakers6"] += [speaker] if ipv6 else []
         for network in endpoint.source_prefixes:
             found[f"inet sources{network.version}"].append(f"{speaker} . {network}")
-        found["inet from-endpoints"].append(f"{interface} : goto {out}")
-        found["inet to-endpoints"].append(f"{interface} : goto {into}")
+        found["inet from-endpoints"].append(f"{interface} : jump {out}")
+        found["inet to-endpoints"].append(f"{interface} : jump {into}")
         found["arp bindings"] += [f"{speaker} . {address}" for address in ipv4]
         found["arp probers"] += [speaker] if ipv4 else []
         found["arp claimed"] += [f"{interface} . {address}" for address in ipv4]

@@ -181,8 +181,11 @@ class _Draft:
 
     def _in_set(self, match: InSet) -> None:
         key = match.key
-        self._load_address(key.version, match.side)
-        if key.kind is SetKind.PORTS:
+        if key.kind is SetKind.PORT_RANGES:
+            self._say(_load_port(match.side))
+        else:
+            self._load_address(key.version, match.side)
+        if key.has_ports:
             behind = _FIRST_WORD + (1 if key.version == 4 else 4)
             self._say(wire.load_meta(Meta.L4PROTO, behind), _load_port(match.side, behind + 1))
         self._say(wire.look_up(set_name(key, self.sets, self.tag), negated=match.negated))

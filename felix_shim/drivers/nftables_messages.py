@@ -22,6 +22,7 @@ from felix_shim.drivers.nftables_change import (
 from felix_shim.drivers.nftables_expressions import (
     KEY_LENGTHS,
     KEY_TYPES,
+    Interval,
     NeedsNft,
     RuleWriter,
     interval,
@@ -100,12 +101,18 @@ def _elements(spec: SetSpec, texts: Iterable[str]) -> Iterator[bytes]:
         raise NeedsNft(f"no netlink messages for the networks of {spec.name}")
     if spec.interval:
         length = KEY_LENGTHS[spec.fields[0]]
+        read = _ports if spec.fields[0] == "inet_service" else interval
         for text in texts:
-            yield from interval_elements(interval(text), length)
+            yield from interval_elements(read(text), length)
         return
     for text in texts:
-        key, _, chain = text.partition(" : goto ")
-        yield wire.element(_key(spec.fields, key), goto=chain)
+        key, _, chain = text.partition(" : jump ")
+        yield wire.element(_key(spec.fields, key), jump=chain)
+
+
+def _ports(text: str) -> Interval:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
 
 
 def _key(fields: tuple[str, ...], text: str) -> bytes:

@@ -73,8 +73,10 @@ def set_name(key: SetKey, sets: Sets, tag: str) -> str:
 
 def declared(key: SetKey, sets: Sets, tag: str) -> SetSpec:
     """How a set is declared."""
+    if key.kind is SetKind.PORT_RANGES:
+        return SetSpec("inet", set_name(key, sets, tag), ("inet_service",), sets[key].interval)
     address = f"ipv{key.version}_addr"
-    ports = ("inet_proto", "inet_service") if key.kind is SetKind.PORTS else ()
+    ports = ("inet_proto", "inet_service") if key.has_ports else ()
     return SetSpec("inet", set_name(key, sets, tag), (address, *ports), sets[key].interval)
 
 
@@ -124,15 +126,21 @@ def _match(match: Match, sets: Sets, tag: str) -> str:
         case InNets(side, version, nets, negated):
             return f"{_address(side, version)} {_not(negated)}{{ {', '.join(nets)} }}"
         case InSet(side, key, negated):
-            words = _address(side, key.version)
-            if key.kind is SetKind.PORTS:
-                words += f" . meta l4proto . {_port(side)}"
+            words = _looked_up(side, key)
             return f"{words} {_not(negated)}@{set_name(key, sets, tag)}"
         case OnLink(way, name):
             return f'{way}ifname "{name}"'
         case HasState(states):
             return f"ct state {','.join(states)}"
     return _transport(match)
+
+
+def _looked_up(side: Side, key: SetKey) -> str:
+    """What of a packet is looked up in a set."""
+    if key.kind is SetKind.PORT_RANGES:
+        return _port(side)
+    words = _address(side, key.version)
+    return f"{words} . meta l4proto . {_port(side)}" if key.has_ports else words
 
 
 def _transport(match: IsProtocol | OnPort | IsIcmp) -> str:

@@ -24,7 +24,7 @@ would tell a workload that its own address is taken.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -52,12 +52,12 @@ from felix_shim.drivers.nftables_rules import (
 )
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy import PolicySet
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from libtortie.model.felix_values import EndpointToHost
 
 FAMILIES = ("inet", "arp")
 FIRST_TAG = "-0"
@@ -68,14 +68,37 @@ _OBJECT = re.compile(r"^\t(set|map|chain) (\S+) \{", re.MULTILINE)
 _LINK_LOCAL_ICMPV6 = "{ 131, 132, 133, 135, 136, 143 }"
 
 
-def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
+def render_sets(desired: PolicySet, tag: str) -> str:
+    """The sets with networks, for a transaction of their own before `render` (`stages` says why);
+    empty when there are none."""
+    lines: list[str] = []
+    found = _prepared(desired, tag)
+    for family in FAMILIES:
+        mine = [one for one in found if one[0].family == family]
+        filled = [line for spec, texts in mine for line in _declared(spec, texts)]
+        lines += [f"table {family} {TABLE} {{", *filled, "}"] if mine else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def render_no_sets(desired: PolicySet, tag: str) -> str:
+    """The commands that undo `render_sets`."""
+    found = _prepared(desired, tag)
+    return "".join(f"delete set {spec.family} {TABLE} {spec.name}\n" for spec, _ in found)
+
+
+def _prepared(desired: PolicySet, tag: str) -> list[tuple[SetSpec, list[str]]]:
+    pairs = [one for family in FAMILIES for one in _filled(family, desired, tag)]
+    return [(spec, texts) for spec, texts in pairs if spec.interval and texts]
+
+
+def render(desired: PolicySet, tag: str = FIRST_TAG, *, prepared: bool = False) -> str:
     """The rules whole, as one transaction on top of whatever is there.
 
     Base chains stay and every other chain is refilled, which the kernel does for each packet at
     once. A set is not: a packet that is under way in the old rules looks it up as it is by then,
     so emptying one, or deleting it together with its table, drops packets wrongly. Therefore the
     new rules look into new sets, with a `tag` that none of the present ones has, and the old ones
-    are swept away by a later transaction.
+    are swept away by a later transaction. `prepared`: those of `render_sets` are there.
     """
     lines = [f"add table {family} {TABLE}" for family in FAMILIES]
     for family in FAMILIES:
@@ -86,7 +109,9 @@ def render(desired: PolicySet, tag: str = FIRST_TAG) -> str:
     for family in FAMILIES:
         lines.append(f"table {family} {TABLE} {{")
         lines += nat_declared(desired.translated, tag) if family == "inet" else []
-        lines += _sets(family, desired, tag)
+        for spec, texts in _filled(family, desired, tag):
+            if not (prepared and spec.interval and texts):
+                lines += _declared(spec, texts)
         for name, (_, rules) in _all_chains(family, desired, tag).items():
             lines += [f"\tchain {name} {{", *(f"\t\t{rule}" for rule in rules), "\t}"]
         lines.append("}")
@@ -192,8 +217,11 @@ def _inet_chains(action: EndpointToHost, tag: str) -> dict[str, tuple[str, list[
             [
                 f"iifname . ether saddr . ip saddr @bindings4{tag} return",
                 f"iifname . ether saddr . ip6 saddr @bindings6{tag} return",
-                "ip6 saddr { ::, fe80::/10 } ip6 hoplimit { 1, 255 } icmpv6 type "
-                f"{_LINK_LOCAL_ICMPV6} iifname . ether saddr @speakers6{tag} return",
+                *(
+                    f"ip6 saddr {source} ip6 hoplimit {{ 1, 255 }} icmpv6 type "
+                    f"{_LINK_LOCAL_ICMPV6} iifname . ether saddr @speakers6{tag} return"
+                    for source in ("::", "fe80::/10")
+                ),
                 f"iifname . ether saddr . ip saddr @sources4{tag} return",
                 f"iifname . ether saddr . ip6 saddr @sources6{tag} return",
                 "counter drop",
@@ -264,14 +292,13 @@ def _arp_chains(tag: str) -> dict[str, tuple[str, list[str]]]:
     }
 
 
-def _sets(family: str, desired: PolicySet, tag: str) -> list[str]:
-    lines = []
+def _filled(family: str, desired: PolicySet, tag: str) -> Iterator[tuple[SetSpec, list[str]]]:
+    """All sets of a table, and what is in them."""
     for spec, found in elements(desired.endpoints).items():
         if spec.family == family:
-            lines += _declared(replace(spec, name=f"{spec.name}{tag}"), found)
+            yield replace(spec, name=f"{spec.name}{tag}"), found
     for key in desired.sets if family == "inet" else ():
-        lines += _declared(declared(key, desired.sets, tag), sorted(desired.sets[key].texts))
-    return lines
+        yield declared(key, desired.sets, tag), sorted(desired.sets[key].texts)
 
 
 def _declared(spec: SetSpec, elements: list[str]) -> list[str]:

@@ -44,10 +44,12 @@ def _question(group: str, plural: str, kind: str) -> Kind:
     return Kind(group, "v1", plural, kind, namespaced=False, builtin=True, virtual=True)
 
 
-def _admin_policy(plural: str, kind: str, short: str, only_name: str = "") -> Kind:
+def _admin_policy(
+    plural: str, kind: str, short: str, only_name: str = "", version: str = "v1alpha1"
+) -> Kind:
     return Kind(
         "policy.networking.k8s.io",
-        "v1alpha1",
+        version,
         plural,
         kind,
         namespaced=False,
@@ -180,6 +182,7 @@ KINDS: tuple[Kind, ...] = (
     _workload("statefulsets", "StatefulSet", "sts"),
     _workload("daemonsets", "DaemonSet", "ds"),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", builtin=True),
+    Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", builtin=True),
     Kind(
         "networking.k8s.io",
         "v1",
@@ -190,6 +193,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     _admin_policy("adminnetworkpolicies", "AdminNetworkPolicy", "anp"),
     _admin_policy("baselineadminnetworkpolicies", "BaselineAdminNetworkPolicy", "banp", "default"),
+    _admin_policy("clusternetworkpolicies", "ClusterNetworkPolicy", "cnp", version="v1alpha2"),
+    Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", builtin=True),
     _rbac("clusterroles", "ClusterRole", CLUSTER_ROLE, namespaced=False),
     _rbac(
         "clusterrolebindings",

@@ -27,12 +27,12 @@ from libtortie.datastore.port import Value
 from libtortie.errors import InvalidInput, Malformed
 from libtortie.model.ipam import Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.keys import (
+    NAMED_IN_ANNOTATION,
     AffinityKey,
     BlockKey,
     HandleKey,
     IPAMConfigKey,
     Key,
-    Kind,
     ResourceKey,
     parse_path,
     path_of,
@@ -42,7 +42,6 @@ from libtortie.model.resources import Resource, parse_resource
 NAME_ANNOTATION = "projectcalico.org/metadata"
 """Calico writes a policy's name into it on every write and takes it out on every read."""
 
-_POLICIES = frozenset({Kind.NETWORK_POLICY, Kind.GLOBAL_NETWORK_POLICY})
 _STORE_OWNED = ("resourceVersion", "selfLink")
 
 
@@ -129,7 +128,7 @@ def _resource_to_wire(key: ResourceKey, value: Resource) -> dict[str, Any]:
     if value.key != key:
         raise ValueError(f"the value is {value.kind} {path_of(value.key)}")
     metadata = value.metadata
-    if key.kind in _POLICIES:
+    if key.kind in NAMED_IN_ANNOTATION:
         named = gojson.dumps({"name": key.name}).decode()
         annotations = {**metadata.annotations, NAME_ANNOTATION: named}
         metadata = metadata.model_copy(update={"annotations": annotations})
@@ -145,14 +144,14 @@ def _resource_from_wire(path: str, key: ResourceKey, wire: dict[str, Any]) -> Re
         raise Malformed(f"{path}: metadata: not an object")
     for name in _STORE_OWNED:
         metadata.pop(name, None)
-    if key.kind in _POLICIES:
+    if key.kind in NAMED_IN_ANNOTATION:
         _restore_policy_name(path, metadata)
     try:
         value = parse_resource(key.kind, wire)
     except Malformed as error:
         raise Malformed(f"{path}: {error}") from error
     stored = (value.metadata.name, value.metadata.namespace if key.kind.namespaced else "")
-    if key.kind not in _POLICIES and stored != (key.name, key.namespace):
+    if key.kind not in NAMED_IN_ANNOTATION and stored != (key.name, key.namespace):
         raise Malformed(f"{path}: metadata.name: the value calls itself {'/'.join(stored)!r}")
     return value
 

@@ -16,11 +16,11 @@ from typing import Any
 from libtortie.datastore import gojson
 from libtortie.datastore.crd_names import Group, Json, converted_uid, metadata_of
 from libtortie.errors import Malformed
-from libtortie.model.keys import Kind
+from libtortie.model.keys import NAMED_IN_ANNOTATION, Kind
 
 ANNOTATION = "projectcalico.org/metadata"
 
-POLICIES = frozenset({Kind.NETWORK_POLICY, Kind.GLOBAL_NETWORK_POLICY})
+POLICIES = NAMED_IN_ANNOTATION
 """Their annotation holds the name too: older releases stored them under another."""
 
 _SERVERS = ("resourceVersion", "selfLink", "managedFields")

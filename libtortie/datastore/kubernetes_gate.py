@@ -56,6 +56,8 @@ class Gate:
             yield
         except NotServed as error:
             resource = request.subject.partition(" ")[0].partition("/")[0]
+            if not resource:
+                raise Unavailable(f"{self.server} is no Kubernetes API server: {error}") from error
             raise Unavailable(
                 f"{self.server} does not serve {resource}: install Calico's "
                 f"CustomResourceDefinition {resource}, or set calico_api_group to the group that "

@@ -25,6 +25,7 @@ class DatastoreConfig:
     `create` and `known_id` are for SQLite: whether a file that is missing is made (the agent's and
     the lab's to say, never the plugin's or a tool's), and the id that the file must have.
     `kube` is the API server of type kubernetes, `calico_api_group` the group there ("": found out).
+    `call_seconds` bounds each request to another machine (0: the backend's own bound).
     """
 
     type: str = "sqlite"
@@ -41,6 +42,7 @@ class DatastoreConfig:
     etcd_password: str = field(default="", repr=False)
     kube: KubeConfig | None = None
     calico_api_group: str = ""
+    call_seconds: float = 0.0
 
     def etcd_settings(self) -> tuple[str, ...]:
         """How etcd is reached: what `EtcdConfig` wants, in its order."""
@@ -85,9 +87,12 @@ def open_datastore(config: DatastoreConfig) -> Datastore:
 
 def _open_etcd(config: DatastoreConfig) -> Datastore:
     from libtortie.datastore.etcd import EtcdDatastore  # gRPC and etcd3 take 0.2 s
-    from libtortie.datastore.etcd_config import EtcdConfig
+    from libtortie.datastore.etcd_config import EtcdConfig, Timing
 
-    return EtcdDatastore(EtcdConfig(*config.etcd_settings()))
+    etcd, seconds = EtcdConfig(*config.etcd_settings()), config.call_seconds
+    if not seconds:
+        return EtcdDatastore(etcd)
+    return EtcdDatastore(etcd, timing=Timing(call=seconds, attempt=min(2.0, seconds)))
 
 
 def _open_kubernetes(config: DatastoreConfig) -> Datastore:
@@ -100,5 +105,8 @@ def _open_kubernetes(config: DatastoreConfig) -> Datastore:
             "datastore type kubernetes: no API server is configured: set kubeconfig or k8s_api_root"
         )
     group = group_named(config.calico_api_group) if config.calico_api_group else None
-    client = HttpKubeClient(config.kube)
+    if config.call_seconds:
+        client = HttpKubeClient(config.kube, timeout=config.call_seconds)
+    else:
+        client = HttpKubeClient(config.kube)
     return KubernetesDatastore(client, group=group, close=client.close)

@@ -25,6 +25,7 @@ from libtortie import errors
 from libtortie.kube import prepare, replies
 from libtortie.kube.config import KubeConfig
 from libtortie.kube.credentials import Credentials, describe, load, signature
+from libtortie.kube.exec_plugin import is_current
 from libtortie.kube.lines import LineSplitter, RawEvent, decode_line
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, Overloaded, PatchType, at_once
@@ -248,7 +249,7 @@ class HttpKubeClient:
             try:
                 response = self._once(live, request, limits)
             except requests.exceptions.SSLError:
-                renewed = self._renew(live)
+                renewed = self._renew(live, fresh=True)
                 if renewed is live:
                     raise
             except requests.exceptions.ConnectionError as error:
@@ -261,7 +262,8 @@ class HttpKubeClient:
                     return response
                 with response:
                     body = _read_all(response, self._context(request))
-                renewed = self._renew(live) if response.status_code == 401 else live
+                refused = response.status_code == 401
+                renewed = self._renew(live, fresh=True) if refused else live
                 if renewed is live:
                     raise self._failure(request, response, body, live)
             live = renewed
@@ -324,18 +326,19 @@ class HttpKubeClient:
     def _current(self) -> _Live:
         """The live session, renewed first if a file behind it changed."""
         live = self._live
-        if signature(live.credentials.config) == live.credentials.signature:
+        unchanged = signature(live.credentials.config) == live.credentials.signature
+        if unchanged and is_current(live.credentials.expires):
             return live
         return self._renew(live)
 
-    def _renew(self, seen: _Live) -> _Live:
+    def _renew(self, seen: _Live, *, fresh: bool = False) -> _Live:
         """Read the credentials again. Returns `seen` when there is nothing new to try."""
         with self._lock:
             live = self._live
             if live is not seen:
                 return live
             try:
-                credentials = load(live.credentials.config)
+                credentials = load(live.credentials.config, fresh=fresh)
             except errors.InvalidInput as error:
                 LOG.warning("keeping the last good credentials: %s", error)
                 return live

@@ -1,8 +1,8 @@
 """Where the API server is and how we prove who we are: kubeconfig, in-cluster, direct.
 
-Promises: what is given is either honoured or refused by name (exec plugins, basic auth, proxies,
-impersonation); relative paths are relative to the kubeconfig; secrets never appear in `repr`
-or in an error. Files are named here and read by `credentials`, so that rotation is seen.
+Promises: what is given is either honoured or refused by name (basic auth, impersonation, proxies
+that do not speak HTTP); relative paths are relative to the kubeconfig; secrets never appear in
+`repr` or in an error. Files are named here and read by `credentials`, so that rotation is seen.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from libtortie.errors import InvalidInput
+from libtortie.kube import exec_plugin
+from libtortie.kube.exec_plugin import ExecPlugin
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _USER_REFUSED = {
-    "exec": "exec credential plugins",
     "auth-provider": "auth-provider plugins",
     "username": "basic authentication",
     "password": "basic authentication",
@@ -29,7 +30,6 @@ _USER_REFUSED = {
     "as-groups": "impersonation",
     "as-user-extra": "impersonation",
 }
-_CLUSTER_REFUSED = {"proxy-url": "proxies"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,14 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The kubeconfig (and the context asked for; empty: its current one) a config came from."""
+    """The kubeconfig (and the context asked for; empty: its current one) a config came from.
+
+    `more` are files that were merged into the first, in their order.
+    """
 
     path: Path
     context: str = ""
+    more: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,9 @@ class KubeConfig:
     tls_server_name: str = ""
     namespace: str = ""
     origin: Origin | None = None
+    plugin: ExecPlugin | None = None
+    proxy: str = ""
+    """`http://host:port` of a proxy; empty: none."""
 
     def files(self) -> tuple[Path, ...]:
         """Every file whose change means: read again."""
@@ -74,7 +81,7 @@ class KubeConfig:
         if self.token_file is not None:
             paths.append(self.token_file)
         if self.origin is not None:
-            paths.append(self.origin.path)
+            paths += [self.origin.path, *self.origin.more]
         return tuple(paths)
 
 
@@ -106,34 +113,43 @@ def in_cluster(
     )
 
 
-def load_kubeconfig(path: Path | str, context: str = "") -> KubeConfig:
-    """Read one context of a kubeconfig (default: its current one). Raises `InvalidInput`."""
+def load_kubeconfig(path: Path | str, context: str = "", more: Sequence[Path] = ()) -> KubeConfig:
+    """Read one context of a kubeconfig (default: its current one). Raises `InvalidInput`.
+
+    Of several files (`more`) the first that names something decides, as kubectl has it; those
+    that are not there are passed over, unless none is.
+    """
     path = Path(path)
-    document = _parse(path)
-    name = context or _text(document, "current-context", str(path))
-    contexts = _named(document, "contexts", "context", path)
+    files = [path, *more]
+    there = [one for one in files if one.exists()] if more else files
+    documents = {one: _parse(one) for one in there or files[:1]}
+    current = (_text(doc, "current-context", str(one)) for one, doc in documents.items())
+    name = context or next(filter(None, current), "")
+    contexts = _named(documents, "contexts", "context")
     if not name:
         known = ", ".join(sorted(contexts)) or "none"
         raise InvalidInput(f"{path}: no current-context; its contexts are: {known}")
-    chosen = _pick(contexts, name, "context", path)
-    where = f"{path}: context {name!r}"
+    chosen, file = _pick(contexts, name, "context", path)
+    where = f"{file}: context {name!r}"
     cluster_name = _text(chosen, "cluster", where)
-    cluster = _pick(_named(document, "clusters", "cluster", path), cluster_name, "cluster", path)
+    clusters = _named(documents, "clusters", "cluster")
+    cluster, file = _pick(clusters, cluster_name, "cluster", path)
+    config = _cluster(cluster, f"{file}: cluster {cluster_name!r}", file.parent)
     user_name = _text(chosen, "user", where)
-    users = _named(document, "users", "user", path)
-    user = _pick(users, user_name, "user", path) if user_name else {}
-    config = _cluster(cluster, f"{path}: cluster {cluster_name!r}", path.parent)
-    config = _identity(config, user, f"{path}: user {user_name!r}", path.parent)
-    return replace(
-        config, namespace=_text(chosen, "namespace", where), origin=Origin(path, context)
-    )
+    if user_name:
+        user, file = _pick(_named(documents, "users", "user"), user_name, "user", path)
+        config = _identity(config, user, f"{file}: user {user_name!r}", file.parent)
+    origin = Origin(path, context, tuple(more))
+    return replace(config, namespace=_text(chosen, "namespace", where), origin=origin)
 
 
 def reread(config: KubeConfig) -> KubeConfig:
     """The same choice from the same kubeconfig as it is now; other kinds are unchanged."""
     if config.origin is None:
         return config
-    return load_kubeconfig(config.origin.path, config.origin.context)
+    origin = config.origin
+    found = load_kubeconfig(origin.path, origin.context, origin.more)
+    return found if found.proxy else replace(found, proxy=config.proxy)
 
 
 def read_file(path: Path) -> bytes:
@@ -165,27 +181,28 @@ def _parse(path: Path) -> Mapping[str, Any]:
     return document
 
 
-def _named(
-    document: Mapping[str, Any], plural: str, singular: str, path: Path
-) -> dict[str, Mapping[str, Any]]:
-    """`contexts`, `clusters` or `users`: name to body; the first of a name wins, as kubectl's."""
-    found: dict[str, Mapping[str, Any]] = {}
-    entries = document.get(plural) or []
-    if not isinstance(entries, list):
-        raise InvalidInput(f"{path}: {plural} is not a list")
-    for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise InvalidInput(f"{path}: an entry of {plural} has no name")
-        body = entry.get(singular) or {}
-        if not isinstance(body, dict):
-            raise InvalidInput(f"{path}: {singular} {entry['name']!r} is not a mapping")
-        found.setdefault(entry["name"], body)
+_Named = dict[str, tuple[Mapping[str, Any], Path]]
+
+
+def _named(documents: Mapping[Path, Mapping[str, Any]], plural: str, singular: str) -> _Named:
+    """`contexts`, `clusters` or `users`: name to body and file; the first of a name wins, as
+    kubectl's."""
+    found: _Named = {}
+    for path, document in documents.items():
+        entries = document.get(plural) or []
+        if not isinstance(entries, list):
+            raise InvalidInput(f"{path}: {plural} is not a list")
+        for entry in entries:
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                raise InvalidInput(f"{path}: an entry of {plural} has no name")
+            body = entry.get(singular) or {}
+            if not isinstance(body, dict):
+                raise InvalidInput(f"{path}: {singular} {entry['name']!r} is not a mapping")
+            found.setdefault(entry["name"], (body, path))
     return found
 
 
-def _pick(
-    found: Mapping[str, Mapping[str, Any]], name: str, what: str, path: Path
-) -> Mapping[str, Any]:
+def _pick(found: _Named, name: str, what: str, path: Path) -> tuple[Mapping[str, Any], Path]:
     """One entry by name. Raises `InvalidInput` naming those there are."""
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
@@ -195,7 +212,6 @@ def _pick(
 
 def _cluster(body: Mapping[str, Any], where: str, base: Path) -> KubeConfig:
     """Server and trust."""
-    _refuse(body, _CLUSTER_REFUSED, where)
     insecure = body.get("insecure-skip-tls-verify", False)
     if not isinstance(insecure, bool):
         raise InvalidInput(f"{where}: insecure-skip-tls-verify is not true or false")
@@ -207,7 +223,22 @@ def _cluster(body: Mapping[str, Any], where: str, base: Path) -> KubeConfig:
         ca=ca,
         insecure=insecure,
         tls_server_name=_text(body, "tls-server-name", where),
+        proxy=proxy_of(_text(body, "proxy-url", where), f"{where}: proxy-url"),
     )
+
+
+def proxy_of(url: str, where: str) -> str:
+    """A proxy's URL. Raises `InvalidInput` for one that does not speak plain HTTP."""
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{where}: {url!r} is not a URL") from error
+    if parts.scheme != "http" or not parts.hostname:
+        raise InvalidInput(f"{where}: proxies are http://host:port; others are not supported")
+    return url.rstrip("/")
 
 
 def _identity(config: KubeConfig, body: Mapping[str, Any], where: str, base: Path) -> KubeConfig:
@@ -218,12 +249,18 @@ def _identity(config: KubeConfig, body: Mapping[str, Any], where: str, base: Pat
     if (cert is None) != (key is None):
         raise InvalidInput(f"{where}: a client certificate needs a client key, and the reverse")
     token_file = _text(body, "tokenFile", where)
+    run = body.get("exec")
+    if run is not None and not isinstance(run, dict):
+        raise InvalidInput(f"{where}: exec is not a mapping")
+    if run and (token_file or body.get("token") or cert is not None):
+        raise InvalidInput(f"{where}: exec, and other credentials: give one")
     return replace(
         config,
         token="" if token_file else _token(_text(body, "token", where), where),
         token_file=base / token_file if token_file else None,
         client_cert=cert,
         client_key=key,
+        plugin=exec_plugin.parse(run, where, base) if run else None,
     )
 
 

@@ -16,10 +16,11 @@ import os
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from libtortie.errors import InvalidInput
+from libtortie.kube import exec_plugin
 from libtortie.kube.config import KubeConfig, Material, read_file, reread
 
 LOG = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ class Credentials:
     token: str = field(repr=False)
     tls_bytes: tuple[bytes, ...] = field(repr=False)
     tls: ssl.SSLContext | None
+    expires: float | None = None
+    """Wall-clock seconds from which on they are to be obtained anew; None: never."""
 
     def same_secrets(self, other: Credentials) -> bool:
         """Whether trying again with `other` would send the very same proof."""
@@ -47,6 +50,7 @@ class Credentials:
             and self.config.server == other.config.server
             and self.config.insecure == other.config.insecure
             and self.config.tls_server_name == other.config.tls_server_name
+            and self.config.proxy == other.config.proxy
         )
 
 
@@ -63,17 +67,39 @@ def signature(config: KubeConfig) -> Signature:
     return tuple(found)
 
 
-def load(config: KubeConfig) -> Credentials:
-    """Read everything. Raises `InvalidInput` naming the file that is missing or malformed."""
+def load(config: KubeConfig, *, fresh: bool = False) -> Credentials:
+    """Read everything. Raises `InvalidInput` naming the file that is missing or malformed.
+
+    `fresh`: what a program gave was refused, and it is asked again.
+    """
     config = reread(config)
     seen = signature(config)  # before the reads: a change between the two is read again
     token = config.token
     if config.token_file is not None:
         token = _token_of(config.token_file)
+    expires = None
+    if config.plugin is not None:
+        obtained = exec_plugin.obtain(config.plugin, _cluster_of(config), fresh=fresh)
+        token, expires = obtained.token, obtained.expires
+        if obtained.cert:
+            pair = (Material(data=obtained.cert), Material(data=obtained.key))
+            config = replace(config, client_cert=pair[0], client_key=pair[1])
     materials = [config.ca, config.client_cert, config.client_key]
     tls_bytes = tuple(b"" if item is None else item.read() for item in materials)
     tls = _context(config) if config.server.startswith("https:") else None
-    return Credentials(config, seen, token, tls_bytes, tls)
+    return Credentials(config, seen, token, tls_bytes, tls, expires)
+
+
+def _cluster_of(config: KubeConfig) -> dict[str, object]:
+    """What an exec plugin may be told of the server."""
+    said: dict[str, object] = {"server": config.server}
+    if config.ca is not None:
+        said["certificate-authority-data"] = base64.b64encode(config.ca.read()).decode()
+    if config.insecure:
+        said["insecure-skip-tls-verify"] = True
+    if config.tls_server_name:
+        said["tls-server-name"] = config.tls_server_name
+    return said
 
 
 def describe(credentials: Credentials, wall: Callable[[], float] = time.time) -> str:
@@ -81,6 +107,8 @@ def describe(credentials: Credentials, wall: Callable[[], float] = time.time) ->
     config = credentials.config
     parts: list[str] = []
     source = config.token_file or (config.origin.path if config.origin else None)
+    if config.plugin is not None:
+        return f"credentials of exec plugin {config.plugin.command}"
     if credentials.token:
         parts.append(f"token of {source}" if source else "token")
         if source is not None:

@@ -1,4 +1,4 @@
-"""Kubernetes' own policy objects.
+"""Kubernetes' own policy objects, and what their rules and Calico's can be about.
 
 `spec` is kept as it came: whoever reads it must be able to say whom a policy is about even when
 the rest of it cannot be read.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from libtortie.kube.objects import Api, KubeObject
+from libtortie.kube.objects import Api, KubeNode, KubeObject
 
 POLICY_GROUP = "policy.networking.k8s.io"
 
@@ -40,3 +40,27 @@ class BaselineAdminNetworkPolicy(KubeObject):
         False,
     )
     spec: Any = None
+
+
+class ClusterNetworkPolicy(KubeObject):
+    """An administrator's policy of `v1alpha2`, of the tier that it names."""
+
+    api: ClassVar[Api] = Api(
+        POLICY_GROUP, "v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy", False
+    )
+    spec: Any = None
+
+
+class EndpointSlice(KubeObject):
+    """Some of the addresses and ports that a Service leads to."""
+
+    api: ClassVar[Api] = Api("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True)
+    endpoints: Any = None
+    ports: Any = None
+
+
+class PeerNode(KubeObject):
+    """A node of Kubernetes with its addresses."""
+
+    api: ClassVar[Api] = KubeNode.api
+    status: Any = None

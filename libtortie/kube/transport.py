@@ -6,7 +6,8 @@ holds a caller for ever. Here the reader under http.client waits in slices and l
 resolution, connect and each of several addresses share the same deadline. A slice in which this
 process stood still (a paused VM, a starved CPU) does not count: the answer may be there, unread.
 
-Proxies and ~/.netrc of the environment are ignored: a CNI plugin inherits its runtime's.
+Proxies and ~/.netrc of the environment are ignored: a CNI plugin inherits its runtime's. A proxy
+that a kubeconfig names is used.
 """
 
 from __future__ import annotations
@@ -131,6 +132,8 @@ def build_session(credentials: Credentials) -> requests.Session:
     session = requests.Session()
     session.trust_env = False
     session.verify = not credentials.config.insecure
+    if credentials.config.proxy:
+        session.proxies = dict.fromkeys(("http", "https"), credentials.config.proxy)
     adapter = _Adapter(credentials)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
@@ -323,6 +326,12 @@ class _Adapter(requests.adapters.HTTPAdapter):
         """Build the pools with our connection classes."""
         super().init_poolmanager(connections, maxsize, block, **options, **self._pool_options)
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        """The same by way of a proxy, which is asked to tunnel TLS."""
+        manager = super().proxy_manager_for(proxy, **options, **self._pool_options)
+        manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+        return manager
 
     def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
         """Nothing: requests would add the public CAs of its own bundle to our context's trust."""

@@ -141,11 +141,11 @@ def set_deletion(family: str, table: str, name: str) -> Message:
     return Message(DELSET, 0, _head(family) + _text(1, table) + _text(2, name))
 
 
-def element(key: bytes, *, ends: bool = False, goto: str = "") -> bytes:
-    """One element; `ends`: an interval's first key behind it; `goto`: a verdict map's chain."""
+def element(key: bytes, *, ends: bool = False, jump: str = "") -> bytes:
+    """One element; `ends`: an interval's first key behind it; `jump`: a verdict map's chain."""
     content = _nest(1, attribute(1, key))
-    if goto:
-        content += _nest(2, verdict_data(Verdict.GOTO, goto))
+    if jump:
+        content += _nest(2, verdict_data(Verdict.JUMP, jump))
     if ends:
         content += _u32(3, 1)
     return _nest(_LIST_ELEM, content)

@@ -39,12 +39,18 @@ class Kind(StrEnum):
     WORKLOAD_ENDPOINT = "WorkloadEndpoint"
     NETWORK_POLICY = "NetworkPolicy"
     NETWORK_SET = "NetworkSet"
+    STAGED_NETWORK_POLICY = "StagedNetworkPolicy"
+    STAGED_GLOBAL_NETWORK_POLICY = "StagedGlobalNetworkPolicy"
+    STAGED_KUBERNETES_NETWORK_POLICY = "StagedKubernetesNetworkPolicy"
+    CALICO_NODE_STATUS = "CalicoNodeStatus"
 
     @property
     def plural(self) -> str:
         """Lower-case plural as in paths: `GlobalNetworkPolicy` → `globalnetworkpolicies`."""
         lower = self.value.lower()
-        return lower[:-1] + "ies" if lower.endswith("policy") else lower + "s"
+        if lower.endswith("policy"):
+            return lower[:-1] + "ies"
+        return lower + ("es" if lower.endswith("s") else "s")
 
     @property
     def namespaced(self) -> bool:
@@ -52,7 +58,24 @@ class Kind(StrEnum):
         return self in _NAMESPACED
 
 
-_NAMESPACED = frozenset({Kind.WORKLOAD_ENDPOINT, Kind.NETWORK_POLICY, Kind.NETWORK_SET})
+_NAMESPACED = frozenset(
+    {
+        Kind.WORKLOAD_ENDPOINT,
+        Kind.NETWORK_POLICY,
+        Kind.NETWORK_SET,
+        Kind.STAGED_NETWORK_POLICY,
+        Kind.STAGED_KUBERNETES_NETWORK_POLICY,
+    }
+)
+NAMED_IN_ANNOTATION = frozenset(
+    {
+        Kind.NETWORK_POLICY,
+        Kind.GLOBAL_NETWORK_POLICY,
+        Kind.STAGED_NETWORK_POLICY,
+        Kind.STAGED_GLOBAL_NETWORK_POLICY,
+    }
+)
+"""Calico writes these kinds' names into an annotation on every write."""
 _BY_PLURAL = {kind.plural: kind for kind in Kind}
 
 

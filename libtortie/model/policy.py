@@ -60,6 +60,8 @@ class Entity:
 
     `nets` and `ports` are alternatives; a port that is a text is a name that the endpoint with
     the address gives to one of its ports. `selector` None is any address, also of no endpoint.
+    `service` (`namespace/name`) is what a Kubernetes Service leads to: addresses with their ports
+    where packets go to, addresses where they come from. `nodes` selects Kubernetes' nodes.
     """
 
     nets: tuple[IPNetwork, ...] = ()
@@ -68,6 +70,8 @@ class Entity:
     not_selector: str | None = None
     ports: tuple[PortRange | str, ...] = ()
     not_ports: tuple[PortRange | str, ...] = ()
+    service: str = ""
+    nodes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class Policy:
     """One policy. `order` None is behind all others of its tier.
 
     `ingress` or `egress` None: it says nothing about that direction. `problem` is not empty when
-    it cannot be obeyed: then whatever it selects is closed in both directions.
+    it cannot be obeyed: then whatever it selects is closed in both directions. `limits` says which
+    of its rules let nothing pass because they cannot be obeyed; the others are.
     """
 
     id: PolicyId
@@ -115,6 +120,14 @@ class Policy:
     pre_dnat: bool = False
     forwarded: bool = False
     problem: str = ""
+    limits: tuple[str, ...] = ()
+
+    @property
+    def needs_api(self) -> bool:
+        """Whether a rule is about what only the Kubernetes API knows of."""
+        rules = (*(self.ingress or ()), *(self.egress or ()))
+        ends = (end for rule in rules for end in (rule.source, rule.destination))
+        return any(end.service or end.nodes is not None for end in ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
 
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
@@ -160,6 +161,13 @@ class IcmpWire(Exact):
         return self
 
 
+class ServicesWire(Exact):
+    """`services` of a rule's end; without a namespace, the policy's own."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+    namespace: Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")] = ""
+
+
 class EntityWire(Exact):
     """`source`, `destination`."""
 
@@ -171,13 +179,15 @@ class EntityWire(Exact):
     ports: Ports = ()
     not_ports: Ports = ()
     service_accounts: ServiceAccountsWire | None = None
-    services: Any = None
+    services: ServicesWire | None = None
 
     @model_validator(mode="after")
-    def _obeyed(self) -> EntityWire:
-        if self.services is not None:
-            why = "this agent knows no matches by service; use a selector"
-            raise InconsistentError([("services", why)])
+    def _alone(self) -> EntityWire:
+        """A Service says addresses and ports itself; Calico refuses to narrow it, too."""
+        others = sorted(one for one in self.model_fields_set if one != "services")
+        given = [to_camel(one) for one in others if getattr(self, one)]
+        if self.services is not None and given:
+            raise InconsistentError([("services", f"excludes {', '.join(given)}")])
         return self
 
 
@@ -243,6 +253,11 @@ class PolicySpecWire(Exact):
     apply_on_forward: bool = False
     performance_hints: Any = None
 
+    @model_validator(mode="after")
+    def _services(self) -> PolicySpecWire:
+        _require_services_at_far_ends(self)
+        return self
+
 
 class ProfileSpecWire(Exact):
     """`Profile.spec`."""
@@ -250,6 +265,24 @@ class ProfileSpecWire(Exact):
     ingress: Rules = ()
     egress: Rules = ()
     labels_to_apply: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _services(self) -> ProfileSpecWire:
+        _require_services_at_far_ends(self)
+        return self
+
+
+def _require_services_at_far_ends(spec: PolicySpecWire | ProfileSpecWire) -> None:
+    """A Service may be where ingress comes from, and where egress goes to."""
+    own = [("ingress", one, "destination") for one in enumerate(spec.ingress)]
+    own += [("egress", one, "source") for one in enumerate(spec.egress)]
+    problems = [
+        (f"{way}.{number}.{side}.services", f"{way} rules have none of their own side")
+        for way, (number, rule), side in own
+        if getattr(rule, side).services is not None
+    ]
+    if problems:
+        raise InconsistentError(problems)
 
 
 class NetworkSetSpecWire(Exact):

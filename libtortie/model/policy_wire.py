@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from libtortie.errors import InvalidInput
+from libtortie.model.felix_values import felix_problems
 from libtortie.model.field_errors import lines_of, summary
 from libtortie.model.fields import network_of
 from libtortie.model.keys import Kind
@@ -75,6 +76,8 @@ _SPECS: dict[Kind, type[Wire]] = {
 def problems_of(resource: Resource) -> tuple[str, ...]:
     """What is wrong with a resource's spec, as `spec.ingress.0.protocol: why` each."""
     kind, spec = Kind(resource.kind), _spec(resource)
+    if kind is Kind.FELIX_CONFIGURATION:
+        return tuple(felix_problems(spec))
     model = _SPECS.get(kind)
     if model is None:
         return ()
@@ -86,8 +89,8 @@ def problems_of(resource: Resource) -> tuple[str, ...]:
     if kind is Kind.NETWORK_POLICY:
         return (*found, *(f"spec.{field}: {_ONLY_GLOBAL}" for field in _GLOBALS if spec.get(field)))
     if kind is Kind.GLOBAL_NETWORK_POLICY:
-        return (*found, *_forwarding_problems(spec))
-    return found
+        return (*found, *_forwarding_problems(spec), *_homeless_services(spec))
+    return (*found, *_homeless_services(spec)) if kind is Kind.PROFILE else found
 
 
 def problem_of(resource: Resource) -> str:
@@ -106,6 +109,17 @@ def _forwarding_problems(spec: Mapping[str, Any]) -> Iterator[str]:
     types = spec.get("types")
     if early and (spec.get("egress") or (isinstance(types, list) and "Egress" in types)):
         yield "spec.preDNAT: has no egress"
+
+
+def _homeless_services(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Services of no namespace, where there is none that they could be in by default."""
+    for way, side in (("ingress", "source"), ("egress", "destination")):
+        rules = spec.get(way)
+        for number, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+            end = rule.get(side) if isinstance(rule, Mapping) else None
+            services = end.get("services") if isinstance(end, Mapping) else None
+            if isinstance(services, Mapping) and not services.get("namespace"):
+                yield f"spec.{way}.{number}.{side}.services.namespace: is missing"
 
 
 def read_policy(resource: Resource) -> Policy:
@@ -285,6 +299,8 @@ def _icmp(wire: IcmpWire | None) -> Icmp | None:
 
 def _entity(wire: EntityWire, namespace: str) -> Entity:
     """A rule of a namespaced policy is about its own namespace, unless it says which others."""
+    if wire.services is not None:
+        return Entity(service=f"{wire.services.namespace or namespace}/{wire.services.name}")
     own = both(_accounts(wire.service_accounts), wire.selector)
     where = ""
     if wire.namespace_selector:

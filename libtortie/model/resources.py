@@ -9,6 +9,7 @@ pointer, left out only when it is None, so that an explicit `false`, `0` or `[]`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 from pydantic import (
@@ -58,14 +59,23 @@ class Wire(BaseModel):
     def to_wire(self) -> dict[str, Any]:
         """The JSON object as Calico would write it: declared order, empties omitted."""
         out: dict[str, Any] = {}
-        for name, field in type(self).model_fields.items():
+        for name, alias, always, pointer in _layout(type(self)):
             value = _plain(getattr(self, name))
-            pointer = field.default is None
-            if name in self._always or not (value is None if pointer else _empty(value)):
-                out[field.alias or name] = value
+            if always or not (value is None if pointer else _empty(value)):
+                out[alias] = value
         for name, value in (self.model_extra or {}).items():
             out.setdefault(name, value)
         return out
+
+
+@cache
+def _layout(kind: type[Wire]) -> tuple[tuple[str, str, bool, bool], ...]:
+    """Of each field: its name, its name on the wire, whether it is always written, and whether it
+    is Go's pointer."""
+    return tuple(
+        (name, field.alias or name, name in kind._always, field.default is None)
+        for name, field in kind.model_fields.items()
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -376,6 +386,7 @@ class FelixConfigurationSpec(Wire):
     vxlan_port: Any = None
     vxlan_vni: Any = Field(default=None, alias="vxlanVNI")
     default_endpoint_to_host_action: str = ""
+    log_prefix: str = ""
     failsafe_inbound_host_ports: Any = None
     failsafe_outbound_host_ports: Any = None
     nat_port_range: Any = Field(default=None, alias="natPortRange")

@@ -54,3 +54,30 @@ def parse_duration(text: str) -> float:
     if total > _MOST:
         raise ValueError(f"{text!r} is a longer duration than there is; the longest are 292 years")
     return total
+
+
+def go_duration(seconds: float) -> str:
+    """A duration as Go writes it: `1m30s`, `1h0m0s`, `500ms`, `0s`; whole nanoseconds."""
+    count = round(seconds * 10**9)
+    if count == 0:
+        return "0s"
+    if count < 10**9:
+        unit, size = next(
+            (name, size)
+            for name, size in (("ms", 10**6), ("µs", 10**3), ("ns", 1))
+            if count >= size
+        )
+        return f"{_decimal(count, size)}{unit}"
+    minutes, rest = divmod(count, 60 * 10**9)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{_decimal(rest, 10**9)}s"
+    if hours:
+        return f"{hours}h{minutes}m{text}"
+    return f"{minutes}m{text}" if minutes else text
+
+
+def _decimal(count: int, unit: int) -> str:
+    """`count / unit` without rounding and without zeros at the end; `unit` is a power of ten."""
+    whole, rest = divmod(count, unit)
+    digits = str(rest).rjust(len(str(unit)) - 1, "0").rstrip("0")
+    return f"{whole}.{digits}" if digits else str(whole)

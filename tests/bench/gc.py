@@ -114,7 +114,7 @@ def measure(job: Job, size: str, member: EtcdMember) -> tuple[list[BenchRow], Ma
     return rows_of(size, job, ours, peer), figures
 
 
-def _leave(number: int, _: object) -> NoReturn:
+def leave(number: int, _: object) -> NoReturn:
     """Unwind: whatever was begun is ended, and that is not interrupted."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
@@ -125,7 +125,7 @@ def _leave(number: int, _: object) -> NoReturn:
 @click.option("--nodes", type=click.IntRange(1), default=ipam_cluster.NODES, show_default=True)
 def main(out: Path, nodes: int) -> None:
     """Measure, write the result, and say what was not met."""
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     addresses = nodes * ipam_cluster.PER_NODE
     rows: list[BenchRow] = []
     figures: dict[str, object] = {}

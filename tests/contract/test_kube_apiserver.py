@@ -50,7 +50,7 @@ def test_discovery_names_every_kind(client: HttpKubeClient) -> None:
     found = set()
     for path in (
         "/api/v1",
-        *(f"/apis/{g['preferredVersion']['groupVersion']}" for g in groups.values()),
+        *(f"/apis/{one['groupVersion']}" for g in groups.values() for one in g["versions"]),
     ):
         listed = client.raw("GET", path)
         for resource in listed["resources"]:

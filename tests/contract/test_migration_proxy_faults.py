@@ -395,6 +395,29 @@ def test_a_fault_of_ours_in_a_request_is_its_answer(place: Path) -> None:
         thread.join(120)
 
 
+def test_the_request_that_lets_the_daemon_end_gets_its_answer(place: Path) -> None:
+    """Its migration was the last one of a drain."""
+    over = threading.Event()
+
+    class Last(Control):
+        def answer(self, line: bytes) -> dict[str, Any]:
+            server.stop()
+            return {"ok": True, "served_to_the_end": not over.wait(0.5)}
+
+    def body() -> None:
+        server.run()
+        over.set()
+
+    with manager(config(None)) as proxy:
+        server = ControlServer(place / "ctl", Last(proxy), NullLog())
+        server.open()
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        assert ask(str(place / "ctl"), {"do": "status"}, seconds=120)["served_to_the_end"]
+        thread.join(120)
+    assert over.is_set()
+
+
 def test_a_flood_from_one_address_makes_its_own_streams_go() -> None:
     def shaking(party: str) -> Session:
         sock = socket.socket()

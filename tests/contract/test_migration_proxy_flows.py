@@ -111,3 +111,45 @@ def test_the_end_is_not_said_while_a_record_is_read_in_part(
     assert server.object.read(2000) == b"x" * 899
     assert flow.finish()
     assert taken(remote) != b""
+
+
+def test_our_end_does_not_wait_for_a_program_that_does_not_read(
+    ends: tuple[Tls, Tls], sockets: tuple[socket.socket, ...]
+) -> None:
+    """All that came is opened, the rest of a record that had come in part among it."""
+    client, server = ends
+    remote, ours, local, program = sockets
+    for sock in (remote, ours):
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, 4 * CHUNK_BYTES)
+    data = os.urandom(2 * CHUNK_BYTES)
+    records = sealed(client, data)
+    in_part = FIRST_BYTES + RECORD_BYTES  # the second record but for its last bytes
+    inward, outward = OpenFlow(ours, local, server), SealFlow(local, ours, server)
+    remote.sendall(records[:in_part])
+    assert inward.fill(CHUNK_BYTES) == FIRST_BYTES
+    inward.drain()
+    remote.sendall(records[in_part:])
+    assert inward.fill(CHUNK_BYTES) >= CHUNK_BYTES
+    assert outward.finish()
+    found = bytearray(taken(program))
+    while len(found) < len(data):
+        inward.readable = inward.writable = True
+        inward.fill(CHUNK_BYTES)
+        assert inward.drain()
+        found += taken(program)
+    assert bytes(found) == data
+
+
+def test_what_comes_behind_the_peers_end_holds_up_nothing(
+    ends: tuple[Tls, Tls], sockets: tuple[socket.socket, ...]
+) -> None:
+    client, server = ends
+    remote, ours, local, _ = sockets
+    with suppress(ssl.SSLError):
+        client.object.unwrap()
+    remote.sendall(client.outgoing.read() + os.urandom(1000))
+    inward, outward = OpenFlow(ours, local, server), SealFlow(local, ours, server)
+    assert inward.fill(CHUNK_BYTES) == 0
+    assert inward.ended
+    assert outward.finish()

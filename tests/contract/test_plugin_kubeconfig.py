@@ -23,7 +23,8 @@ from libtortie.kube.config import KubeConfig, Material, load_kubeconfig
 from libtortie.kube.credentials import load
 from libtortie.kube.objects import Namespace
 from libtortie.metrics import exposition
-from tests.fakes.agent_world import Clock, RecordingLog
+from tests.fakes.agent_world import RecordingLog
+from tests.fakes.by_hand import Clock
 from tests.fakes.certificates import Authority
 from tests.fakes.node_process import until
 

@@ -442,7 +442,10 @@ def test_datastores_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
         (["xyzzy"], "no such command: xyzzy\n"),
         (["get"], "KIND"),
         (["get", "ipools"], "did you mean ippools?"),
-        (["get", "ippools", "-o", "xml"], "'xml' is not one of 'ps', 'wide', 'yaml'"),
+        (
+            ["get", "ippools", "-o", "xml"],
+            "xml: no such form of output; known are ps, wide",
+        ),
         (["--bogus"], "--bogus"),
         (["-l", "loud", "version"], "loud"),
     ],

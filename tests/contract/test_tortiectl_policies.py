@@ -153,8 +153,8 @@ def test_what_is_wrong_is_refused_all_at_once_and_nothing_is_written(ctl: Ctl, v
     [
         ([1], "item 1: expected a resource, got int"),
         ("text", "expected a resource, got str"),
-        ({**policy(), "kind": "NetworkPolicies"}, "kind: 'NetworkPolicies' is none of NetworkPol"),
-        ({**policy(), "kind": "IPPool"}, "kind: 'IPPool' is none of"),
+        ({**policy(), "kind": "NetworkPolicies"}, "kind: 'NetworkPolicies'; did you mean NetworkP"),
+        ({**policy(), "kind": "Pod"}, "kind: 'Pod' is none of IPPool, "),
         ({**policy(), "apiVersion": "v1"}, "apiVersion: 'v1' is not projectcalico.org/v3"),
         ({**policy(), "sepc": {}}, "sepc: no such field is known"),
         ({**policy(), "spec": 7}, "spec: "),

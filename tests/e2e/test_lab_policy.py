@@ -14,7 +14,8 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,14 +27,17 @@ from lab.nodes import in_node
 from lab.objects import LabMigration, LabVMI
 from lab.tools import run, set_sysctls
 from libtortie.datastore.port import Datastore
+from libtortie.linux.netns import Netns
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import resource_record
 from tests.fakes.lab_vms import running_vm
+from tests.fakes.node_process import DEADLINE
 from tests.fakes.policed_vm import INWARD, OUTSIDE, OUTWARD, PolicedVM
 from tests.fakes.running_lab import Lab, assert_settled, lab_up
 
 pytestmark = pytest.mark.root
 
+T = TypeVar("T")
 VM = "policed"
 HELD = "TargetReady"
 Manifest = tuple[Kind, str, str, Mapping[str, Any]]
@@ -67,8 +71,24 @@ WORKLOADS: tuple[Manifest, ...] = (
 )
 """All that is not allowed is denied, both ways."""
 
-POLICIES: dict[str, tuple[Manifest, ...]] = {"workloads": WORKLOADS}
+NODES: tuple[Manifest, ...] = (
+    *(
+        (Kind.HOST_ENDPOINT, "", name, {"node": name, "interfaceName": "*"})
+        for name in ("node1", "node2", "node3")
+    ),
+    (
+        Kind.GLOBAL_NETWORK_POLICY,
+        "",
+        "nothing-to-nodes",
+        {"selector": "!has(projectcalico.org/orchestrator)", "types": ["Ingress", "Egress"]},
+    ),
+)
+"""Nothing gets to a node, or leaves it, but what is failsafe and what nodes need between them."""
+
+POLICIES: dict[str, tuple[Manifest, ...]] = {"workloads": WORKLOADS, "nodes": WORKLOADS + NODES}
 """What is in force during the story, by name. Each is told with a lab of its own."""
+MIGRATION_PORTS, CLOSED_PORT = (49152, 49153), 8080
+CLOSED_SECONDS = 2.0
 
 
 @dataclass
@@ -77,6 +97,7 @@ class Scene:
 
     lab: Lab
     vm: PolicedVM
+    policies: str
     words: int = 0
     seen: dict[str, int] = field(default_factory=dict)
 
@@ -132,7 +153,8 @@ class Scene:
         assert self.node == target
         self.vm.assert_nothing_denied_came()
         pod = over.status.migration_state.target_pod
-        assert any(pod in place for place in self.vm.heard("allowed in")), "there is no ear there"
+        heard = self.vm.heard("allowed in")
+        assert any(pod in place for place in heard), f"no ear in {pod}, only in {heard}"
 
     def restart_agent(self, node: str) -> None:
         """Kill it; and start it again, as a supervisor does."""
@@ -196,7 +218,7 @@ def scene(
                 until(lambda: f"dport {INWARD}" in rules_of(lab, "node1"), "no policy in force")
             vm.take_turns(3)
             vm.forget()
-            yield Scene(lab, vm)
+            yield Scene(lab, vm, request.param)
 
 
 def everything_passes(vm: PolicedVM) -> None:
@@ -207,6 +229,34 @@ def everything_passes(vm: PolicedVM) -> None:
         return len(vm.heard("denied in")) == 3 and len(vm.heard("denied out")) == 3
 
     until(heard, "what is tried is not heard")
+
+
+def test_nodes_are_open_to_each_other_for_migrations_alone(scene: Scene) -> None:
+    """While they deny everything; else for all."""
+    first, second = scene.lab.topology.nodes[:2]
+    denied = scene.policies == "nodes"
+
+    def answers(port: int) -> bool:
+        with in_space(second.netns, lambda: socket.create_server(("0.0.0.0", port))):
+            return in_space(first.netns, partial(connects, str(second.address.ip), port))
+
+    until(lambda: answers(CLOSED_PORT) is not denied, "the nodes' policy is not in force")
+    for port in MIGRATION_PORTS:
+        assert answers(port), port
+
+
+def in_space(space: str, work: Callable[[], T]) -> T:
+    return Netns(deadline=DEADLINE).call(str(names.netns_path(space)), work)
+
+
+def connects(address: str, port: int) -> bool:
+    with socket.socket() as sock:
+        sock.settimeout(CLOSED_SECONDS if port == CLOSED_PORT else DEADLINE)
+        try:
+            sock.connect((address, port))
+        except (TimeoutError, PermissionError):
+            return False
+        return True
 
 
 def test_flows_go_on_and_nothing_denied_arrives(scene: Scene) -> None:

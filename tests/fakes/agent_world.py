@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import IPv4Interface, ip_address, ip_network
 from typing import Any
 
-from felix_shim.bgp import BirdInput
+from felix_shim.bgp_model import BirdInput
 from felix_shim.chores import Identity
-from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POLICY_SCOPES, POOLS
+from felix_shim.cluster import BGP, ENDPOINTS, FELIX, FILTERS, NODES, PEERS, POLICY_SCOPES, POOLS
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.events import (
-    Done,
     Event,
     Instance,
     InSync,
@@ -37,7 +37,6 @@ from felix_shim.events import (
 from felix_shim.herald import Tidings
 from felix_shim.inbox import Inbox
 from felix_shim.kube_entries import PolicyObject
-from felix_shim.lanes import Job, perform
 from felix_shim.migration import State
 from felix_shim.model import EndpointId, SignKind
 from felix_shim.outlets import LANES, Outlets
@@ -56,6 +55,7 @@ from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
 from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_name
 from libtortie.model.resources import WorkloadEndpoint, parse_resource
+from tests.fakes.by_hand import Clock, InlineLane
 from tests.fakes.kernel import FakeKernel
 from tests.fakes.tunnels import FakeTunnels
 
@@ -65,16 +65,6 @@ VMI = "vm1"
 VMI_UID = "vmi-uid-1"
 ADDRESS = "10.65.0.2"
 MAC = "02:aa:bb:cc:dd:01"
-
-
-@dataclass
-class Clock:
-    """Seconds that pass only when told to."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -90,23 +80,6 @@ class RecordingLog:
 
     def of(self, event: str) -> list[dict[str, object]]:
         return [fields for name, fields in self.lines if name == event]
-
-
-@dataclass
-class InlineLane:
-    """Does each job at the next `settle`; only the newest, as the real lane."""
-
-    name: str
-    waiting: tuple[int, Job] | None = None
-
-    def submit(self, generation: int, job: Job) -> None:
-        self.waiting = (generation, job)
-
-    def work(self) -> Done | None:
-        if self.waiting is None:
-            return None
-        (generation, job), self.waiting = self.waiting, None
-        return perform(self.name, generation, job)
 
 
 def endpoint_record(
@@ -249,6 +222,9 @@ class Bench:
         self.warned: list[tuple[EndpointId, str]] = []
         self.told: Mapping[EndpointId, Tidings] = {}
         self.told_closed: list[tuple[EndpointId, str]] = []
+        self.services_wanted: list[bool] = []
+        self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
+        self.time_of_day = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
         self.disk_broken = False
@@ -274,6 +250,8 @@ class Bench:
             exchange=lambda found: None,
             tell=self._tell,
             lay_overlay=OverlayDriver(self.kernel, self.tunnels, self.log).apply,
+            want_passwords=self.passwords_wanted.append,
+            want_services=lambda: self.services_wanted.append(True),
         )
         identity = Identity(
             NODE,
@@ -282,6 +260,8 @@ class Bench:
             ("up0",),
             kernel_raises=kernel_raises,
             policy_kinds=policy_kinds,
+            secret_namespace="kube-system" if kube else "",
+            wall=lambda: self.time_of_day,
         )
         clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
         self.reconciler = Reconciler(
@@ -394,6 +374,7 @@ class Bench:
             POOLS: (),
             NODES: (),
             PEERS: (),
+            FILTERS: (),
             BGP: (),
             Affinities(NODE): (),
             **dict.fromkeys(POLICY_SCOPES, ()),
@@ -431,7 +412,7 @@ class Bench:
     def attach(self, record: Record) -> None:
         """A CNI ADD as far as the agent sees it: veth, then the stored endpoint."""
         assert isinstance(record.value, WorkloadEndpoint)
-        self.add_veth(pod_of(record), record.value.spec.endpoint)
+        self.add_veth(record.value.spec.pod, record.value.spec.endpoint)
         self.tell(Stored(ENDPOINTS, record))
 
     def add_veth(self, pod: str, ifname: str = "eth0") -> None:
@@ -511,9 +492,3 @@ class Bench:
         kernel = FakeKernel(self.kernel.namespaces)
         self.tunnels.kernel = kernel
         return Bench(kernel=kernel, tunnels=self.tunnels, clock=self.clock, saved=self.saved)
-
-
-def pod_of(record: Record) -> str:
-    """The pod of a WorkloadEndpoint."""
-    assert isinstance(record.value, WorkloadEndpoint)
-    return record.value.spec.pod

@@ -12,7 +12,8 @@ from ipaddress import IPv4Address, IPv4Interface, ip_address, ip_network
 from pathlib import Path
 from typing import TypeVar
 
-from felix_shim.bgp import BirdInput, Peer, render_bird
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import BirdInput, Peer
 from felix_shim.drivers.bird import Bird
 from libtortie.linux.netns import Netns
 from tests.fakes.fresh_names import fresh_name

@@ -9,10 +9,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from felix_shim.failsafe import NODES
-from felix_shim.host_settings import HostSettings, parse_host_ports
+from felix_shim.host_settings import HostSettings
 from felix_shim.policy_book import PolicyBook, PolicyRules
 from felix_shim.policy_sets import Elements
 from felix_shim.surroundings import NodeRules, Surroundings
+from libtortie.model.felix_values import parse_host_ports
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.policy import DEFAULT_ALLOW, PortRange
 from libtortie.model.policy_wire import read_host_end, read_host_endpoint

@@ -36,6 +36,9 @@ class KubeMeaning:
     policies: tuple[Object, ...] = ()
     admin: tuple[Object, ...] = ()
     baseline: Json = field(default_factory=dict)
+    cluster: tuple[Object, ...] = ()
+    nodes: Mapping[str, tuple[Mapping[str, str], Address]] = field(default_factory=dict)
+    """Name → labels and address."""
 
     def allows(self, pod: Pod, direction: str, packet: Packet) -> bool:
         """Whether a pod may get (`ingress`) or send (`egress`) a new connection's first packet."""
@@ -43,11 +46,17 @@ class KubeMeaning:
         decided = self._first((one.spec for one in ranked), pod, direction, packet)
         if decided in ("Allow", "Deny"):
             return decided == "Allow"
+        decided = self._of_tier("Admin", pod, direction, packet)
+        if decided in ("Accept", "Deny"):
+            return decided == "Accept"
         isolating = [one for one in self.policies if self._isolates(one, pod, direction)]
         if isolating:
             return any(self._lets(one, direction, packet) for one in isolating)
         specs = (self.baseline,) if self.baseline else ()
-        return self._first(specs, pod, direction, packet) != "Deny"
+        decided = self._first(specs, pod, direction, packet)
+        if decided in ("Allow", "Deny"):
+            return decided == "Allow"
+        return self._of_tier("Baseline", pod, direction, packet) != "Deny"
 
     # -- network policies ------------------------------------------------------------------------
 
@@ -120,6 +129,10 @@ class KubeMeaning:
     def _is_peer(self, peer: Json, address: Address) -> bool:
         if "networks" in peer:
             return any(address in ip_network(net) for net in peer["networks"])
+        if "nodes" in peer:
+            return any(
+                has(peer["nodes"], labels) and address == its for labels, its in self.nodes.values()
+            )
         return any(self._among(peer, pod) for pod in self._at(address))
 
     def _among(self, subject: Json, pod: Pod) -> bool:
@@ -137,6 +150,45 @@ class KubeMeaning:
             return False
         first, last = wanted.get("start", wanted.get("port")), wanted.get("end", wanted.get("port"))
         return bool(first <= packet.destination_port <= last)
+
+    # -- cluster network policies ----------------------------------------------------------------
+
+    def _of_tier(self, tier: str, pod: Pod, direction: str, packet: Packet) -> str:
+        """The action of the first rule of a tier's policies that matches."""
+        mine = [one.spec for one in self.cluster if one.spec["tier"] == tier]
+        for spec in sorted(mine, key=lambda one: one["priority"]):
+            if not self._among(spec["subject"], pod):
+                continue
+            for rule in spec.get(direction) or ():
+                if action := self._cluster_action(rule, direction, packet):
+                    return action
+        return ""
+
+    def _cluster_action(self, rule: Json, direction: str, packet: Packet) -> str:
+        """A rule's action if it matches; one that is about what nobody knows fails closed."""
+        other = packet.source if direction == "ingress" else packet.destination
+        peers = rule["from"] if direction == "ingress" else rule["to"]
+        known = {"namespaces", "pods"} | ({"nodes", "networks"} if direction == "egress" else set())
+        if any(not known & one.keys() for one in peers):
+            return "" if rule["action"] == "Accept" else "Deny"
+        protocols = rule.get("protocols")
+        matches = any(self._is_peer(one, other) for one in peers) and (
+            not protocols or any(self._on_cluster(one, packet) for one in protocols)
+        )
+        return str(rule["action"]) if matches else ""
+
+    def _on_cluster(self, one: Json, packet: Packet) -> bool:
+        if "destinationNamedPort" in one:
+            return one["destinationNamedPort"] in self._names(packet)
+        ((name, found),) = one.items()
+        if _NUMBERS[name.upper()] != packet.protocol:
+            return False
+        port = found.get("destinationPort")
+        if port is None:
+            return True
+        if "number" in port:
+            return bool(port["number"] == packet.destination_port)
+        return bool(port["range"]["start"] <= packet.destination_port <= port["range"]["end"])
 
     # -- who is where ----------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@ book that holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import product
 from typing import Any
 
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 
 from felix_shim.events import InSync, Seen
 from felix_shim.kube_desk import KubeDesk
-from felix_shim.kube_entries import POLICIES, PROFILES, PolicyObject
+from felix_shim.kube_entries import KINDS, PolicyObject
 from felix_shim.policy_book import PolicyBook
 from libtortie.kube.objects import Namespace, ServiceAccount
 from libtortie.kube.policies import (
     AdminNetworkPolicy,
     BaselineAdminNetworkPolicy,
+    ClusterNetworkPolicy,
     KubeNetworkPolicy,
+    PeerNode,
 )
 from tests.fakes.kube_meaning import KubeMeaning, Object
 from tests.fakes.policy_worlds import ACCOUNTS, NAMESPACES, NETSETS, PODS, key_of, netset_of
@@ -49,7 +52,27 @@ _BLOCKS: tuple[dict[str, Any], ...] = (
 )
 _NETWORKS = (["10.65.0.0/30"], ["0.0.0.0/0", "fd00:65::/64"], ["fd00:65::4/128", "198.51.100.0/24"])
 
-PEERS: tuple[dict[str, Any], ...] = (
+NODES: Mapping[str, tuple[Mapping[str, str], IPv4Address | IPv6Address]] = {
+    "n1": ({"role": "worker"}, ip_address("203.0.113.9")),
+    "n2": ({"role": "worker", "zone": "a"}, ip_address("192.0.2.1")),
+    "n3": ({"role": "control"}, ip_address("2001:db8::1")),
+}
+_NODES: tuple[dict[str, Any], ...] = (
+    {"nodes": {}},
+    {"nodes": {"matchLabels": {"zone": "a"}}},
+    {"nodes": {"matchExpressions": [{"key": "role", "operator": "NotIn", "values": ["worker"]}]}},
+)
+UNKNOWN: tuple[dict[str, Any], ...] = ({"domainNames": ["a.example"]}, {})
+"""Peers that are not known here."""
+PROTOCOLS: tuple[dict[str, Any], ...] = (
+    {"tcp": {"destinationPort": {"number": 80}}},
+    {"udp": {"destinationPort": {"range": {"start": 80, "end": 500}}}},
+    {"sctp": {}},
+    {"tcp": {"destinationPort": {"range": {"start": 443, "end": 443}}}},
+    {"destinationNamedPort": "http"},
+    {"destinationNamedPort": "dns"},
+)
+PEERS_OF_POLICIES: tuple[dict[str, Any], ...] = (
     *({"podSelector": one} for one in _POD_SELECTORS),
     *({"namespaceSelector": one} for one in _SPACE_SELECTORS),
     {"namespaceSelector": _PROD, "podSelector": _WEB},
@@ -86,7 +109,7 @@ def matrix() -> tuple[KubeMeaning, ...]:
     """Clusters, each about one kind of peer or port, of all pods of one namespace or of all."""
     both_types = ["Ingress", "Egress"]
     found = []
-    for side, peer in product(("ingress", "egress"), PEERS):
+    for side, peer in product(("ingress", "egress"), PEERS_OF_POLICIES):
         spec = {"podSelector": {}, "policyTypes": [side.capitalize()]}
         end = "from" if side == "ingress" else "to"
         found.append(_with_policies({**spec, side: [{end: [peer]}]}))
@@ -108,10 +131,36 @@ def matrix() -> tuple[KubeMeaning, ...]:
         end = "from" if side == "ingress" else "to"
         rule = {"action": "Deny", end: [{"namespaces": {}}], "ports": [port]}
         found.append(_with_admin({"subject": {"namespaces": {}}, side: [rule]}))
-    for networks in _NETWORKS:
-        rule = {"action": "Deny", "to": [{"networks": networks}]}
+    for peer in ({"networks": one} for one in _NETWORKS):
+        rule = {"action": "Deny", "to": [peer]}
         found.append(_with_admin({"subject": {"namespaces": {}}, "egress": [rule]}))
-    return tuple(found)
+    for peer in _NODES[:2]:
+        rule = {"action": "Deny", "to": [peer]}
+        found.append(_with_admin({"subject": {"namespaces": {}}, "egress": [rule]}))
+    return (*found, *_cluster_matrix())
+
+
+def _cluster_matrix() -> Iterator[KubeMeaning]:
+    everybody: dict[str, Any] = {"namespaces": {}}
+    for tier, action, subject in product(
+        ("Admin", "Baseline"), ("Accept", "Deny", "Pass"), SUBJECTS[1:5]
+    ):
+        rules = [{"action": action, "from": [everybody]}, *_deny_all("from")]
+        yield _with_cluster({"tier": tier, "subject": subject, "ingress": rules})
+    for side, one in product(("ingress", "egress"), PROTOCOLS):
+        end = "from" if side == "ingress" else "to"
+        rule = {"action": "Deny", end: [everybody], "protocols": [one]}
+        yield _with_cluster({"tier": "Admin", "subject": everybody, side: [rule]})
+    for peer, action in product((*_NODES[:2], UNKNOWN[0]), ("Deny", "Accept")):
+        others = [{"action": "Deny", "to": [{"networks": ["192.0.2.0/24"]}]}]
+        rules = [{"action": action, "to": [peer]}, *others]
+        yield _with_cluster({"tier": "Admin", "subject": everybody, "egress": rules})
+
+
+def _with_cluster(spec: dict[str, Any]) -> KubeMeaning:
+    closing = Object("closing", {"podSelector": _WEB}, "red")
+    found = (Object("matrix", {"priority": 7, **spec}),)
+    return KubeMeaning(PODS, LABELS, (closing,), cluster=found, nodes=NODES)
 
 
 def _deny_all(end: str) -> list[dict[str, Any]]:
@@ -125,7 +174,7 @@ def _with_policies(spec: dict[str, Any]) -> KubeMeaning:
 def _with_admin(spec: dict[str, Any]) -> KubeMeaning:
     closing = Object("closing", {"podSelector": _WEB}, "red")
     return KubeMeaning(
-        PODS, LABELS, (closing,), (Object("matrix", {"priority": 7, **spec}),), baseline={}
+        PODS, LABELS, (closing,), (Object("matrix", {"priority": 7, **spec}),), nodes=NODES
     )
 
 
@@ -146,7 +195,7 @@ def network_policies(draw: st.DrawFn, name: str) -> Object:
 def _rules(draw: st.DrawFn, end: str) -> dict[str, Any]:
     rule: dict[str, Any] = {}
     if draw(st.integers(0, 3)):
-        rule[end] = draw(st.lists(st.sampled_from(PEERS), max_size=2))
+        rule[end] = draw(st.lists(st.sampled_from(PEERS_OF_POLICIES), max_size=2))
     if draw(st.booleans()):
         rule["ports"] = draw(st.lists(st.sampled_from(PORTS), max_size=3))
     return rule
@@ -156,7 +205,7 @@ def _rules(draw: st.DrawFn, end: str) -> dict[str, Any]:
 def _admin_rules(draw: st.DrawFn, end: str, actions: tuple[str, ...]) -> dict[str, Any]:
     peers = list(SUBJECTS)
     if end == "to":
-        peers += [{"networks": networks} for networks in _NETWORKS]
+        peers += [*({"networks": networks} for networks in _NETWORKS), *_NODES]
     rule: dict[str, Any] = {
         "action": draw(st.sampled_from(actions)),
         end: draw(st.lists(st.sampled_from(peers), min_size=1, max_size=2)),
@@ -176,6 +225,34 @@ def _admin_specs(draw: st.DrawFn, *actions: str) -> dict[str, Any]:
 
 
 @st.composite
+def _cluster_rules(draw: st.DrawFn, end: str) -> dict[str, Any]:
+    peers = [*SUBJECTS, *UNKNOWN]
+    if end == "to":
+        peers += [*({"networks": networks} for networks in _NETWORKS), *_NODES]
+    rule: dict[str, Any] = {
+        "action": draw(st.sampled_from(["Accept", "Deny", "Pass"])),
+        end: draw(st.lists(st.sampled_from(peers), min_size=1, max_size=2)),
+    }
+    if draw(st.booleans()):
+        rule["protocols"] = draw(st.lists(st.sampled_from(PROTOCOLS), min_size=1, max_size=3))
+    return rule
+
+
+@st.composite
+def cluster_policies(draw: st.DrawFn, priority: int) -> Object:
+    """A ClusterNetworkPolicy, whose peers may be of kinds that nobody knows."""
+    spec: dict[str, Any] = {
+        "tier": draw(st.sampled_from(["Admin", "Baseline"])),
+        "priority": priority,
+        "subject": draw(st.sampled_from(SUBJECTS)),
+    }
+    for side, end in (("ingress", "from"), ("egress", "to")):
+        if draw(st.booleans()):
+            spec[side] = draw(st.lists(_cluster_rules(end), max_size=3))
+    return Object(f"c{priority}", spec)
+
+
+@st.composite
 def kube_worlds(draw: st.DrawFn) -> KubeMeaning:
     """A cluster with a few policies of each kind; no two administrators' have one priority."""
     policies = [draw(network_policies(f"p{n}")) for n in range(draw(st.integers(0, 3)))]
@@ -187,7 +264,9 @@ def kube_worlds(draw: st.DrawFn) -> KubeMeaning:
         for priority in priorities
     ]
     baseline = draw(st.one_of(st.just({}), _admin_specs("Allow", "Deny")))
-    return KubeMeaning(PODS, LABELS, tuple(policies), tuple(admin), baseline)
+    places = draw(st.lists(st.integers(0, 1000), max_size=2, unique=True))
+    cluster = tuple(draw(cluster_policies(place)) for place in places)
+    return KubeMeaning(PODS, LABELS, tuple(policies), tuple(admin), baseline, cluster, NODES)
 
 
 def objects_of(world: KubeMeaning) -> tuple[PolicyObject, ...]:
@@ -205,6 +284,16 @@ def objects_of(world: KubeMeaning) -> tuple[PolicyObject, ...]:
         ),
         *(_object(KubeNetworkPolicy, one) for one in world.policies),
         *(_object(AdminNetworkPolicy, one) for one in world.admin),
+        *(_object(ClusterNetworkPolicy, one) for one in world.cluster),
+        *(
+            PeerNode.model_validate(
+                {
+                    "metadata": {"name": name, "labels": labels},
+                    "status": {"addresses": [{"type": "InternalIP", "address": str(address)}]},
+                }
+            )
+            for name, (labels, address) in world.nodes.items()
+        ),
         *(
             (_object(BaselineAdminNetworkPolicy, Object("default", world.baseline)),)
             if world.baseline
@@ -235,6 +324,6 @@ def tell(desk: KubeDesk, world: KubeMeaning) -> None:
     found = objects_of(world)
     for one in found:
         desk.take(Seen(one))
-    for kind in (*POLICIES, *PROFILES):
+    for kind in KINDS:
         names = {(o.metadata.namespace, o.metadata.name) for o in found if type(o) is kind}
         desk.take(InSync(kind, frozenset(names)))

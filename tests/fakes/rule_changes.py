@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy import NODE_CHAINS, EndpointPolicy, PolicySet
-from felix_shim.policy_sets import Elements
+from felix_shim.policy_sets import Elements, literal
 from felix_shim.rules import (
     Chain,
     ConnState,
@@ -37,6 +36,7 @@ from felix_shim.rules import (
     Verdict,
     Way,
 )
+from libtortie.model.felix_values import EndpointToHost
 from libtortie.model.policy import PortRange
 
 _CHAINS = ("closed", "pi-gnp/a.b", "pe-np/red/x", "ci-0123456789abcdef")
@@ -55,6 +55,7 @@ _NETS = {
 }
 """Some touch each other or a host; the last IPv6 ones reach to where nothing is behind."""
 
+_LISTS = ("80-80 90-95", "1-79 81-443 500-65535", "0-0 22-23")
 _sides = st.sampled_from(Side)
 _flags = st.booleans()
 _numbers = st.sampled_from([0, 22, 80, 81, 443, 65535])
@@ -72,7 +73,10 @@ def ranges(draw: st.DrawFn) -> tuple[PortRange, ...]:
 @st.composite
 def keys(draw: st.DrawFn, version: int) -> SetKey:
     """The key of a set."""
-    kind = draw(st.sampled_from(SetKind))
+    if draw(st.integers(0, 3)) == 0:
+        nets = draw(st.lists(st.sampled_from(_NETS[version]), min_size=1, max_size=3, unique=True))
+        return SetKey(SetKind.NETS, version, " ".join(_apart(nets)))
+    kind = draw(st.sampled_from([one for one in SetKind if not one.literal]))
     names = ("http",) if kind is SetKind.PORTS else ()
     return SetKey(kind, version, draw(st.sampled_from(["a == 'x'", "all()"])), names)
 
@@ -87,21 +91,20 @@ def matches(draw: st.DrawFn, version: int) -> tuple[Match, ...]:
     has_ports = protocol in (6, 17, 132)
     for _ in range(draw(st.integers(0, 2))):
         side, negated = draw(_sides), draw(_flags)
-        match draw(st.integers(0, 2)):
+        match draw(st.integers(0, 3)):
             case 0:
                 pool = _HOSTS[version] + _NETS[version]
                 nets = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=4, unique=True))
                 found.append(InNets(side, version, tuple(_apart(nets)), negated))
             case 1:
                 key = draw(keys(version))
-                if (
-                    key.kind is not SetKind.PORTS
-                    or side is not Side.ORIGINAL
-                    or (has_ports and not other)
-                ):
+                if not key.has_ports or side is not Side.ORIGINAL or (has_ports and not other):
                     found.append(InSet(side, key, negated))
             case 2 if has_ports and not (other and side is Side.ORIGINAL):
                 found.append(OnPort(side, draw(ranges()), negated))
+            case 3 if has_ports and not (other and side is Side.ORIGINAL):
+                key = SetKey(SetKind.PORT_RANGES, 0, draw(st.sampled_from(_LISTS)))
+                found.append(InSet(side, key, negated))
     if protocol in (1, 58) and draw(_flags):
         code = draw(st.sampled_from([None, 0, 3]))
         found.append(IsIcmp(draw(st.sampled_from([3, 8, 128])), code, draw(_flags)))
@@ -148,8 +151,10 @@ def translations(draw: st.DrawFn) -> Rule:
 @st.composite
 def elements(draw: st.DrawFn, key: SetKey) -> Elements:
     """What can be in a set."""
+    if key.kind.literal:
+        return literal(key)
     hosts = draw(st.sets(st.sampled_from(_HOSTS[key.version])))
-    if key.kind is SetKind.PORTS:
+    if key.has_ports:
         some = (f"{host} . {protocol} . 80" for host in hosts for protocol in (6, 17))
         return Elements.of(some)
     nets = draw(st.sets(st.sampled_from(_NETS[key.version])))

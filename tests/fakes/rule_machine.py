@@ -113,9 +113,14 @@ class RuleMachine:
             return ConnState.UNTRACKED in match.states and packet in self.untracked
         if isinstance(match, OnLink):
             return match.name == (packet.link_in if match.way is Way.IN else packet.link_out)
-        address = _address(packet, match.side)
         if match.side is Side.ORIGINAL and packet in self.untracked:
             return False
+        if isinstance(match, InSet) and match.key.kind is SetKind.PORT_RANGES:
+            port = _port(packet, match.side)
+            ranges = (text.split("-") for text in self._sets[match.key].texts)
+            there = any(int(first) <= port <= int(last) for first, last in ranges)
+            return packet.protocol in WITH_PORTS and there is not match.negated
+        address = _address(packet, match.side)
         if isinstance(match, InSet):
             version, found = match.key.version, self._contains(match.key, packet, match.side)
         else:
@@ -125,7 +130,7 @@ class RuleMachine:
     def _contains(self, key: SetKey, packet: Packet, side: Side) -> bool:
         elements = self._sets[key].texts
         address = _address(packet, side)
-        if key.kind is SetKind.PORTS:
+        if key.has_ports:
             return f"{address} . {packet.protocol} . {_port(packet, side)}" in elements
         return any(address in ip_network(text) for text in elements)
 

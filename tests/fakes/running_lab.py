@@ -14,10 +14,10 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from lab import control, names
-from lab.cluster import until
+from lab.cluster import CONTROL_PLANE, until
 from lab.datastore import with_store
 from lab.objects import LabMigration, LabPod, LabVMI
-from lab.processes import lab_namespaces
+from lab.processes import is_same, lab_namespaces, parse_record
 from lab.remains import remains
 from lab.state import StateDir, active_state, lab_lock
 from lab.teardown import leftovers
@@ -51,8 +51,25 @@ class Lab:
 def run_cli(state: StateDir, *arguments: str, ok: bool = True) -> str:
     """Run `lab …` and insist on how it ends."""
     done = call(state, *arguments)
-    assert (done.returncode == 0) is ok, f"{arguments}: {done.stdout}{done.stderr}"
+    as_wanted = (done.returncode == 0) is ok
+    why = "" if as_wanted else f"; ended: {ended(state)}\n{logs_of(state)}"
+    assert as_wanted, f"{arguments}: {done.stdout}{done.stderr}{why}"
     return done.stdout + done.stderr
+
+
+def ended(state: StateDir) -> list[str]:
+    """Processes that outlive every command of a lab, and have ended all the same."""
+    try:
+        lines = state.ledger_file.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ["the ledger itself is gone"]
+    lasting = ("API server", "bird of", "agent of", CONTROL_PLANE)
+    records = [one for one in map(parse_record, lines) if one is not None]
+    return [
+        f"{one.name} ({one.pid})"
+        for one in records
+        if one.name.startswith(lasting) and not is_same(one)
+    ]
 
 
 def call(state: StateDir, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -24,6 +24,8 @@ WORDS = st.sampled_from(
         "namedPort", "portRange", "start", "end", "10.0.0.0/8", "::/0", "a", "'", "\"'", "(", "",
         "selector", "source", "destination", "nets", "notNets", "icmp", "type", "order", "tier",
         "app == 'web'", "has(", "types", "serviceAccounts", "names", "doNotTrack", "spec",
+        "services", "name", "namespace", "Admin", "Accept", "protocols", "tcp", "destinationPort",
+        "number", "range", "nodes", "domainNames", "endpoints", "addresses", "status", "address",
     ]
 )  # fmt: skip
 VALUES = st.recursive(

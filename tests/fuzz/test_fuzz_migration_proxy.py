@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from libtortie.errors import Malformed
 from libtortie.jsonlog import NullLog
-from migration_proxy.certificate import not_after
+from libtortie.validity import not_after
 from migration_proxy.control import Control
 from migration_proxy.handshake import HandshakeFailed, shake
 from migration_proxy.manager import ProxyManager

@@ -14,8 +14,14 @@ import pytest
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.kube_events import KubeEvent
 from libtortie.kube.objects import Namespace, Pod
-from libtortie.kube.policies import AdminNetworkPolicy, KubeNetworkPolicy
-from tests.fakes.agent_world import NAMESPACE, NODE
+from libtortie.kube.policies import (
+    AdminNetworkPolicy,
+    ClusterNetworkPolicy,
+    EndpointSlice,
+    KubeNetworkPolicy,
+)
+from libtortie.model.keys import Kind
+from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import NodeProcess, until
 
@@ -151,3 +157,30 @@ def test_a_pod_that_is_labelled_anew_is_under_the_policy_for_its_label(node: Nod
     node.kube(lambda client: client.patch(Pod, "web", NAMESPACE, patch))
     until("its policy is in the kernel", lambda: CHAIN in node.rules())
     assert node.stored(key).metadata.labels["in"] == "jail"
+
+
+def test_whom_a_service_leads_to_is_in_the_kernel_and_follows_the_api(node: NodeProcess) -> None:
+    """A rule of Calico's, a slice and a ClusterNetworkPolicy of Kubernetes', by a real agent."""
+    node.attach("web", vm=False, labels={"app": "web"})
+    egress = [{"action": "Allow", "destination": {"services": {"name": "db"}}}]
+    spec = {"selector": "app == 'web'", "types": ["Egress"], "egress": egress}
+    record = resource_record(Kind.NETWORK_POLICY, "to-db", spec, NAMESPACE)
+    node.store.create(record.key, record.value)
+    meta = {"name": "db-1", "labels": {"kubernetes.io/service-name": "db"}}
+    body: dict[str, Any] = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {**meta, "namespace": NAMESPACE},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.65.9.9"]}],
+        "ports": [{"name": "sql", "protocol": "TCP", "port": 5432}],
+    }
+    node.kube(lambda client: client.create(EndpointSlice, body))
+    until("it is in the set", lambda: "10.65.9.9 . tcp . 5432" in node.rules())
+    everybody: dict[str, Any] = {"namespaces": {}}
+    rules = [{"action": "Deny", "to": [{"nodes": {}}]}]
+    guard = {"tier": "Admin", "priority": 1, "subject": everybody, "egress": rules}
+    make(node, ClusterNetworkPolicy, "guard", guard)
+    until("so is the guard", lambda: "pe-cnp/kcnp.guard" in node.rules())
+    node.kube(lambda client: client.delete(EndpointSlice, "db-1", NAMESPACE))
+    until("it is there no more", lambda: "10.65.9.9" not in node.rules())

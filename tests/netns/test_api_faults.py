@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from felix_shim.kube_entries import followed_kinds
 from lab.apiserver.faults import Action, CloseConnection, Delay, Fault, Reject
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import NODE, resource_record
@@ -90,6 +91,7 @@ def test_in_the_middle_of_a_migration(node: CalledNode, kind: str) -> None:
     """The cut-over needs no API; neither does an agent that is killed right after it."""
     answer = node.done("ADD", POD, "c1")
     until("the agent listens", lambda: node.lines("sniffer_open"))
+    until("what the API says of policy is saved", lambda: knows_policy(node))
     with ExitStack() as stack:
         guest = Guest(node, "c1", node.address, answer.body["interfaces"][1]["mac"])
         stack.callback(guest.leave)
@@ -118,6 +120,12 @@ def test_in_the_middle_of_a_migration(node: CalledNode, kind: str) -> None:
         until("back to normal", lambda: node.metrics(POD) == [1024])
         assert prober.gap(began) < BEARABLE, "all the while"
         assert node.owners() == {node.address: (HANDLE, POD, "virt-launcher-db-0")}
+
+
+def knows_policy(node: CalledNode) -> bool:
+    """Whether an agent that is started now could do without the API."""
+    saved = {path.stem for path in (node.root / "state" / "kube-policy").glob("*.json")}
+    return saved == {kind.api.plural for kind in followed_kinds("sqlite")}
 
 
 def state(node: CalledNode) -> str:

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from felix_shim.drivers.nftables import Nftables, read_generation, render, render_delta
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.policy import EndpointPolicy, PolicySet, policy_set
 from libtortie.errors import KernelError
+from libtortie.model.felix_values import EndpointToHost
 from tests.fakes.datagrams import PATIENCE, inside, probing
 from tests.fakes.fresh_names import fresh_name
 

@@ -17,8 +17,8 @@ from typing import cast
 import pytest
 
 from felix_shim.drivers.nftables import Nftables
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.policy import EndpointPolicy, policy_set
+from libtortie.model.felix_values import EndpointToHost
 from tests.fakes.packets import ICMPV6, TCP, UDP, Packet
 from tests.fakes.wired_host import WiredHost, wired_host
 from tests.fakes.wired_pods import Wire, far_wire

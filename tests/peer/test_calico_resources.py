@@ -30,7 +30,14 @@ from tortiectl.cli import main as tortiectl
 
 OURS = story.read((Path(__file__).parents[1] / "unit/libtortie/golden/calico_etcd.txt").read_text())
 RESOURCES = {key: text for path, text in OURS if isinstance(key := parse_path(path), ResourceKey)}
-UNKNOWN_KINDS = {Kind.IPAM_CONFIGURATION, Kind.TIER}
+UNKNOWN_KINDS = {
+    Kind.IPAM_CONFIGURATION,
+    Kind.TIER,
+    Kind.STAGED_NETWORK_POLICY,
+    Kind.STAGED_GLOBAL_NETWORK_POLICY,
+    Kind.STAGED_KUBERNETES_NETWORK_POLICY,
+    Kind.CALICO_NODE_STATUS,
+}
 RENAMED_KINDS = {Kind.NETWORK_POLICY, Kind.GLOBAL_NETWORK_POLICY}
 READABLE = [key for key in RESOURCES if key.kind not in UNKNOWN_KINDS | RENAMED_KINDS]
 YOUNGER = {

@@ -6,7 +6,7 @@ import pytest
 
 from libtortie.errors import InvalidInput, Unavailable
 from tests.fakes import node_process
-from tests.fakes.agent_world import Clock
+from tests.fakes.by_hand import Clock
 from tests.fakes.node_process import until
 
 

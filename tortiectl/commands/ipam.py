@@ -10,9 +10,13 @@ from libtortie.errors import Malformed
 from tortiectl.lazy import Entry, LazyGroup
 
 COMMANDS = {
+    "adopt": Entry("tortiectl.commands.ipam_adopt:adopt", "Reserve addresses for VMs to come."),
     "check": Entry("tortiectl.commands.ipam_check:check", "Look for leaks and damage."),
     "configure": Entry("tortiectl.commands.ipam_configure:configure", "Change how it allocates."),
+    "fsck": Entry("tortiectl.commands.ipam_fsck:fsck", "Explain every address; free by a plan."),
+    "release": Entry("tortiectl.commands.ipam_release:release", "Release addresses nobody uses."),
     "show": Entry("tortiectl.commands.ipam_show:show", "Show use, an address, or settings."),
+    "split": Entry("tortiectl.commands.ipam_split:split", "Split a pool into several."),
 }
 
 REMEDIES = {

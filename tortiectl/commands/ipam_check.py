@@ -19,7 +19,7 @@ from libtortie.model.keys import Kind, ResourceKey
 from libtortie.wording import visible
 from tortiectl.check_report import narrative, report
 from tortiectl.connection import connect
-from tortiectl.options import config_option, not_empty
+from tortiectl.options import config_option, examples, not_empty
 from tortiectl.output import readable_json
 
 PROBLEMS = 2
@@ -28,7 +28,12 @@ PROBLEMS = 2
 _CLUSTER = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tortiectl ipam check --show-problem-ips",
+        "tortiectl ipam check -o report.json --kubeconfig ~/.kube/config",
+    )
+)
 @config_option
 @click.option("--show-all-ips", is_flag=True, help="Also every allocated address, and whose it is.")
 @click.option("--show-problem-ips", is_flag=True, help="Also each address with a problem.")

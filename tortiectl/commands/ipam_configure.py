@@ -15,10 +15,15 @@ from libtortie.errors import TortieError
 from libtortie.model.ipam import Persistence
 from tortiectl.connection import Connection, connect
 from tortiectl.mended import MendedStore
-from tortiectl.options import config_option
+from tortiectl.options import config_option, examples
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tortiectl ipam configure --kubevirt-ip-persistence=Enabled",
+        "tortiectl ipam configure --strictaffinity=true --max-blocks-per-host=4",
+    )
+)
 @config_option
 @click.option(
     "--strictaffinity",

@@ -19,11 +19,17 @@ from libtortie.model.keys import Blocks
 from libtortie.wording import visible
 from tortiectl import ipam_report as report
 from tortiectl.connection import Connection, connect
-from tortiectl.options import config_option, not_empty
+from tortiectl.options import config_option, examples, not_empty
 from tortiectl.text_tables import boxed
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "tortiectl ipam show --show-blocks",
+        "tortiectl ipam show --ip 10.65.0.9",
+        "tortiectl ipam show --show-configuration",
+    )
+)
 @config_option
 @click.option(
     "--ip",
@@ -53,7 +59,7 @@ def show(
         raise click.UsageError(
             "give one of --ip, --show-blocks, --show-borrowed, --show-configuration", ctx
         )
-    address = _address(ip) if ip else None
+    address = parse_address(ip) if ip else None
     at = connect(ctx, config)
     complaints: tuple[str, ...] = ()
     if address is not None:
@@ -73,7 +79,7 @@ def show(
         ctx.exit(1)
 
 
-def _address(text: str) -> IPAddress:
+def parse_address(text: str) -> IPAddress:
     try:
         return ip_address(text)
     except ValueError as error:

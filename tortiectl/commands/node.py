@@ -1,4 +1,4 @@
-"""`tortiectl node`: put the CNI plugin on this node, take it away."""
+"""`tortiectl node`: the group; put the CNI plugin on this node, take it away."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import click
 
 from libtortie.errors import InvalidInput
 from tortiectl.lazy import Entry, LazyGroup
-from tortiectl.options import not_empty
+from tortiectl.options import examples, not_empty
 
 if TYPE_CHECKING:
     from cni_plugin.install import Kubeconfig
     from libtortie.access import Access
 
 COMMANDS = {
+    "checksystem": Entry(
+        "tortiectl.commands.node_status:checksystem", "Check this node's kernel and programs."
+    ),
+    "diags": Entry("tortiectl.commands.diags:node_diags", "Collect diagnostics of this node."),
+    "drain-plan": Entry(
+        "tortiectl.commands.drain_plan:drain_plan", "Show what a drain does to a node's VMs."
+    ),
     "install": Entry("tortiectl.commands.node:install", "Install the CNI plugin."),
+    "status": Entry("tortiectl.commands.node_status:status", "Show agent and BGP sessions."),
     "uninstall": Entry("tortiectl.commands.node:uninstall", "Remove the CNI plugin."),
 }
 NODE_FILE = "/etc/tortie/node.yaml"
@@ -59,10 +67,10 @@ _config = click.option(
 
 @click.group(cls=LazyGroup, entries=COMMANDS, name="node")
 def node() -> None:
-    """Install the CNI plugin on this node, or remove it."""
+    """Look into this node, install the CNI plugin or remove it."""
 
 
-@click.command()
+@click.command(epilog=examples("tortiectl node install", "tortiectl node install --takeover"))
 @_root
 @_bin_dir
 @_conf_dir
@@ -150,7 +158,7 @@ def install(
     )
 
 
-@click.command()
+@click.command(epilog=examples("tortiectl node uninstall"))
 @_root
 @_bin_dir
 @_conf_dir

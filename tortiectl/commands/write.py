@@ -1,4 +1,4 @@
-"""`tortiectl create`, `apply`, `replace` and `validate`: policies from files into the datastore.
+"""`tortiectl create`, `apply`, `replace` and `validate`: resources from files into the datastore.
 
 All documents are looked at before any is stored: when one is refused, with each wrong field's
 path, nothing is written.
@@ -6,131 +6,142 @@ path, nothing is written.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 
 import click
 
-from libtortie.datastore.port import Datastore
-from libtortie.errors import AlreadyExists, InvalidInput, NotFound, TortieError
-from libtortie.model.keys import Kind, ResourceKey
+from libtortie.errors import InvalidInput
+from libtortie.model.keys import Kind
 from libtortie.model.resources import Resource
-from libtortie.model.times import rfc3339
 from libtortie.wording import visible
 from tortiectl.connection import connect
-from tortiectl.manifests import KINDS, documents, name_of, read, tier_of
-from tortiectl.options import config_option, not_empty
+from tortiectl.manifests import Sources, Wanted, documents, read
+from tortiectl.options import config_option, examples, file_options, namespace_option
+from tortiectl.references import in_order, missing, refusal
+from tortiectl.writing import Outcome, Verb, write_all
 
-Write = Callable[[Datastore, Resource], None]
-
-
-def create_one(store: Datastore, resource: Resource) -> None:
-    """Store what is not there yet. Raises `AlreadyExists`."""
-    meta = resource.metadata.model_copy(
-        update={"uid": str(uuid.uuid4()), "creation_timestamp": rfc3339(datetime.now(UTC))}
-    )
-    try:
-        store.create(resource.key, resource.model_copy(update={"metadata": meta}))
-    except AlreadyExists as error:
-        raise AlreadyExists(f"resource already exists: {_called(resource)}") from error
+_DONE = {Verb.CREATE: "created", Verb.APPLY: "applied", Verb.REPLACE: "replaced"}
+_KINDS = "Kinds: " + ", ".join(Kind) + "."
 
 
-def replace_one(store: Datastore, resource: Resource) -> None:
-    """Store what is there already, in place of it. Raises `NotFound`, `Conflict`."""
-    try:
-        known = store.get(resource.key)
-    except NotFound as error:
-        raise NotFound(f"resource does not exist: {_called(resource)}") from error
-    assert isinstance(known.value, Resource)
-    kept = known.value.metadata
-    meta = resource.metadata.model_copy(
-        update={"uid": kept.uid, "creation_timestamp": kept.creation_timestamp}
-    )
-    store.update(resource.key, resource.model_copy(update={"metadata": meta}), known.revision)
+def resources_in(sources: Sources, namespace: str) -> list[Wanted]:
+    """What files hold, all of it right. Raises `InvalidInput` with everything that is wrong."""
+    if not sources.names:
+        raise click.UsageError("give -f FILE (- is standard input)")
+    wanted, problems = read(documents(sources), namespace)
+    if problems:
+        raise InvalidInput("\n".join(problems))
+    return wanted
 
 
-def apply_one(store: Datastore, resource: Resource) -> None:
-    """Store it, whether or not it is there."""
-    try:
-        replace_one(store, resource)
-    except NotFound:
-        create_one(store, resource)
+def tell(verb: str, done: str, outcome: Outcome, whole: bool) -> None:
+    """Calico's words for what became of a command. Raises `InvalidInput` when it failed."""
+    if not outcome.errors:
+        click.echo(success(done, outcome.done))
+        return
+    kinds = {resource.kind for resource, _ in outcome.errors}
+    what = f"'{next(iter(kinds))}' resource" if len(kinds) == 1 else "resources"
+    reasons = "\n".join(why for _, why in outcome.errors)
+    if outcome.done:
+        names = ", ".join(_name(one) for one in outcome.done)
+        raise InvalidInput(
+            f"Partial success: {success(done, outcome.done)} ({names})\nhit error: [{reasons}]"
+        )
+    end = "" if whole else "; nothing was written before it"
+    raise InvalidInput(f"failed to {verb} {what}: [{reasons}]{end}")
 
 
-def _command(name: str, done: str, help_text: str, write: Write | None) -> click.Command:
-    @click.command(name=name, help=help_text, epilog=f"Kinds: {', '.join(KINDS)}.")
-    @click.option(
-        "-f",
-        "--filename",
-        "files",
-        multiple=True,
-        required=True,
-        callback=not_empty,
-        metavar="FILE",
-        help="YAML or JSON, also of several resources; - is standard input. May be repeated.",
-    )
-    @click.option(
-        "-n",
-        "--namespace",
-        default="",
-        callback=not_empty,
-        help="Of resources in namespaces that name none.  [default: default]",
-    )
-    @config_option
-    @click.pass_context
-    def command(ctx: click.Context, *, files: tuple[str, ...], namespace: str, config: str) -> None:
-        resources, problems = read(documents(files), namespace)
-        if problems:
-            raise InvalidInput("\n".join(problems))
-        if write is not None:
-            _write_all(connect(ctx, config).store, resources, write, name)
-        click.echo(_success(done, resources))
-
-    return command
-
-
-def _write_all(store: Datastore, resources: list[Resource], write: Write, verb: str) -> None:
-    own = {one.metadata.name for one in resources if Kind(one.kind) is Kind.TIER}
-    missing = []
-    for one in resources:
-        tier = tier_of(one)
-        if tier and tier not in own and not _is_there(store, tier):
-            missing.append(f"{name_of(one)}: spec.tier: there is no tier {tier!r}")
-    if missing:
-        raise InvalidInput("\n".join(missing))
-    for number, one in enumerate(sorted(resources, key=lambda one: one.kind != Kind.TIER)):
-        try:
-            write(store, one)
-        except TortieError as error:
-            before = f"; {number} before it were written" if number else ""
-            text = f"failed to {verb} '{one.kind}' resource: [{error}]{before}"
-            raise InvalidInput(text) from error
-
-
-def _is_there(store: Datastore, tier: str) -> bool:
-    try:
-        store.get(ResourceKey(Kind.TIER, tier))
-    except NotFound:
-        return False
-    return True
-
-
-def _success(done: str, resources: list[Resource]) -> str:
+def success(done: str, resources: Sequence[Resource]) -> str:
     """Calico's words."""
     kinds = Counter(one.kind for one in resources)
     what = f" '{next(iter(kinds))}'" if len(kinds) == 1 else ""
     return visible(f"Successfully {done} {len(resources)}{what} resource(s)")
 
 
-def _called(resource: Resource) -> str:
+def require_supported(kinds: Sequence[Kind], verb: str, datastore: str) -> None:
+    """Refuse before anything is asked of the store what it never does."""
+    reasons = dict.fromkeys(refusal(kind, verb, datastore) for kind in kinds)
+    found = [why for why in reasons if why]
+    if found:
+        raise InvalidInput("\n".join(found))
+
+
+def _name(resource: Resource) -> str:
     meta = resource.metadata
     full = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-    return f"{resource.kind}({full}) with error: <nil>"
+    return f"{resource.kind} {full}"
 
 
-create = _command("create", "created", "Store new resources.", create_one)
-apply = _command("apply", "applied", "Store resources, new or instead of others.", apply_one)
-replace = _command("replace", "replaced", "Store resources instead of others.", replace_one)
-validate = _command("validate", "validated", "Say what is wrong with resources.", None)
+def _run(
+    ctx: click.Context, verb: Verb, wanted: list[Wanted], config: str, skip_exists: bool
+) -> None:
+    at = connect(ctx, config)
+    require_supported([Kind(one.resource.kind) for one in wanted], verb, at.config.datastore.type)
+    problems = list(missing(at.store, [one.resource for one in wanted]))
+    if problems:
+        raise InvalidInput("\n".join(problems))
+    outcome = write_all(at.store, verb, in_order(wanted), skip_exists=skip_exists)
+    tell(verb, _DONE[verb], outcome, at.store.atomic)
+
+
+def _command(verb: Verb, help_text: str, *lines: str) -> Callable[..., None]:
+    @click.command(name=verb, help=help_text, epilog=examples(*lines) + "\n\n" + _KINDS)
+    @file_options
+    @namespace_option
+    @config_option
+    @click.pass_context
+    def command(
+        ctx: click.Context,
+        *,
+        files: tuple[str, ...],
+        recursive: bool,
+        skip_empty: bool,
+        namespace: str,
+        config: str,
+        skip_exists: bool = False,
+    ) -> None:
+        wanted = resources_in(Sources(files, recursive, skip_empty), namespace)
+        _run(ctx, verb, wanted, config, skip_exists)
+
+    return command
+
+
+create = click.option(
+    "--skip-exists", is_flag=True, help="Leave resources alone that are there already."
+)(
+    _command(
+        Verb.CREATE,
+        "Store new resources from files; one that is there already is an error.\n\n"
+        "Everything is looked at before anything is written.",
+        "tortiectl create -f pool.yaml",
+        "tortiectl create -f manifests/ -R --skip-exists",
+    )
+)
+apply = _command(
+    Verb.APPLY,
+    "Store resources from files, new or in place of those that are there.\n\n"
+    "Everything is looked at before anything is written. A resourceVersion in a file is insisted "
+    "on: a resource that was changed since is an error.",
+    "tortiectl apply -f pool.yaml -f policies/",
+    "kubectl get ippools.projectcalico.org -o yaml | tortiectl apply -f -",
+)
+replace = _command(
+    Verb.REPLACE,
+    "Store resources from files in place of those that are there.",
+    "tortiectl get ippool pool-a -o yaml > pool.yaml; $EDITOR pool.yaml",
+    "tortiectl replace -f pool.yaml",
+)
+
+
+@click.command(
+    epilog=examples("tortiectl validate -f manifests/ -R", "tortiectl validate -f -")
+    + "\n\n"
+    + _KINDS
+)
+@file_options
+@namespace_option
+def validate(files: tuple[str, ...], *, recursive: bool, skip_empty: bool, namespace: str) -> None:
+    """Say everything that is wrong with resources in files; asks no datastore."""
+    wanted = resources_in(Sources(files, recursive, skip_empty), namespace)
+    click.echo(success("validated", [one.resource for one in wanted]))

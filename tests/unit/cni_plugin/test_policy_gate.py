@@ -172,7 +172,7 @@ def test_the_kernel_tells_when_the_file_is_there(
 
 def test_which_interfaces_have_rules() -> None:
     def one(name: str, *interfaces: str) -> dict[str, object]:
-        elements = [[each, {"goto": {"target": f"from-{each}"}}] for each in interfaces]
+        elements = [[each, {"jump": {"target": f"from-{each}"}}] for each in interfaces]
         return {"map": {"name": name, "family": "inet", **({"elem": elements} if elements else {})}}
 
     def listed(*items: dict[str, object]) -> frozenset[str]:

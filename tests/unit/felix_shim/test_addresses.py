@@ -6,7 +6,14 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
-from felix_shim.addresses import Outside, find_address, interfaces, parse_method, uplink_mtu
+from felix_shim.addresses import (
+    Outside,
+    find_address,
+    find_address6,
+    interfaces,
+    parse_method,
+    uplink_mtu,
+)
 from libtortie.errors import InvalidInput
 from libtortie.linux.port import Route
 from tests.fakes.kernel import FakeKernel
@@ -58,6 +65,55 @@ def kernel() -> FakeKernel:
 def test_each_method(kernel: FakeKernel, method: str, address: str, link: str) -> None:
     found = find_address(kernel, method)
     assert (str(found.address), found.link) == (address, link)
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "link"),
+    [
+        ("autodetect", "fd00::11/64", "eth1"),
+        ("skip-interface=eth", "fd00:2::11/64", "stor0"),
+        ("interface=stor0", "fd00:2::11/64", "stor0"),
+        ("cidr=fd00:2::/32", "fd00:2::11/64", "stor0"),
+        ("fd00:2::11/64", "fd00:2::11/64", "stor0"),
+        ("can-reach=2001:db8::1", "fd00:2::11/64", "stor0"),
+        ("kubernetes-internal-ip", "fd00:2::11/64", "stor0"),
+    ],
+)
+def test_each_method_for_ipv6(kernel: FakeKernel, method: str, address: str, link: str) -> None:
+    kernel.ensure_address("stor0", ip_interface("fd00:2::11/64"))
+    kernel.ensure_address("stor0", ip_interface("fe80::11/64"))
+    outside = Outside(
+        source_towards=lambda _: ip_address("fd00:2::11"),
+        internal_ips=lambda: (ip_address("198.51.100.11"), ip_address("fd00:2::11")),
+    )
+    found = find_address6(kernel, method, outside)
+    assert (str(found.address), found.link) == (address, link)
+
+
+def test_the_default_route_of_the_family_decides(kernel: FakeKernel) -> None:
+    kernel.ensure_address("stor0", ip_interface("fd00:2::11/64"))
+    default_route(kernel, "eth1")
+    kernel.ensure_route(Route(ip_network("::/0"), 0, ifname="stor0"))
+    assert find_address(kernel, "autodetect").link == "eth1"
+    assert find_address6(kernel, "autodetect").link == "stor0"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("192.0.2.1/24", 6),
+        ("fd00::1/64", 4),
+        ("cidr=192.0.2.0/24", 6),
+        ("cidr=fd00::/64", 4),
+        ("can-reach=192.0.2.1", 6),
+        ("can-reach=fd00::1", 4),
+        ("fe80::1%eth0/64", 6),
+        ("can-reach=fe80::1%eth0", 6),
+    ],
+)
+def test_a_method_of_the_other_family_or_with_a_zone_is_none(text: str, version: int) -> None:
+    with pytest.raises(ValueError, match="^ip6:" if version == 6 else "^ip:"):
+        parse_method(text, version=version)
 
 
 def test_the_default_routes_link_goes_first(kernel: FakeKernel) -> None:

@@ -52,7 +52,8 @@ def test_a_policy_whole() -> None:
                 {"action": "Deny", "from": [EVERYBODY]},
             ],
             "egress": [
-                {"action": "Allow", "to": [{"networks": ["10.0.0.0/8", "fd00::/8", "11.0.0.0/8"]}]}
+                {"action": "Allow", "to": [{"networks": ["10.0.0.0/8", "fd00::/8", "11.0.0.0/8"]}]},
+                {"action": "Deny", "to": [{"nodes": {"matchLabels": {"role": "control"}}}]},
             ],
         }
     )
@@ -71,6 +72,7 @@ def test_a_policy_whole() -> None:
     assert policy.egress == (
         PolicyRule(Action.ALLOW, destination=four),
         PolicyRule(Action.ALLOW, destination=six),
+        PolicyRule(Action.DENY, destination=Entity(nodes="role == 'control'")),
     )
 
 
@@ -108,7 +110,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ingress": [{**RULE, "from": []}]}, "spec.ingress.0.from: "),
     ({"ingress": [{"action": "Deny"}]}, "spec.ingress.0.from: is missing"),
     ({"ingress": [{**RULE, "from": [{}]}]}, "spec.ingress.0.from.0: needs either"),
-    ({"egress": [{"action": "Deny", "to": [{"nodes": {}}]}]}, "spec.egress.0.to.0.nodes: no such"),
+    ({"egress": [{"action": "Deny", "to": [{"nodes": {}, "namespaces": {}}]}]},
+     "spec.egress.0.to.0: needs one of"),
     ({"egress": [{"action": "Deny", "to": [{"domainNames": ["x.y"]}]}]},
      "spec.egress.0.to.0.domainNames: no such"),
     ({"egress": [{"action": "Deny", "to": [{"networks": []}]}]}, "spec.egress.0.to.0: networks:"),

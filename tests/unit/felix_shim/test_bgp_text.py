@@ -6,10 +6,12 @@ import itertools
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Interface, ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from felix_shim.bgp import BirdInput, Peer, render_bird
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import BirdInput, NextHop, Peer
 from felix_shim.routes import Priorities
 from libtortie.errors import InvalidInput
 
@@ -79,6 +81,41 @@ def test_multihop_only_where_needed() -> None:
     assert "direct;" in session(text, MESH.protocol)
     assert "multihop;" in session(text, FAR_MESH.protocol)
     assert "neighbor 172.31.0.1 port 1179 as 65000" in session(text, TOR.protocol)
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ({"ttl_hops": 1}, ["direct", "ttl security on"]),
+        ({"ttl_hops": 2}, ["multihop 2", "ttl security on"]),
+        ({"reachable_by": ip_address("172.31.0.9")}, ["multihop"]),
+    ],
+)
+def test_how_a_neighbour_of_the_own_subnet_is_reached(
+    options: dict[str, Any], lines: list[str]
+) -> None:
+    peer = replace(TOR, **options)
+    text = session(render_bird(replace(CONFIG, peers=(peer,))), peer.protocol)
+    assert [f"  {line};" in text.splitlines() for line in lines] == [True] * len(lines)
+    assert ("direct;" in text) == ("direct" in lines)
+
+
+@pytest.mark.parametrize(
+    ("as_number", "next_hop", "said"),
+    [
+        (64512, NextHop.AUTO, ""),
+        (65000, NextHop.AUTO, "next hop self;"),
+        (64512, NextHop.SELF, "next hop self;"),
+        (65000, NextHop.SELF, "next hop self;"),
+        (64512, NextHop.KEEP, "next hop keep;"),
+        (65000, NextHop.KEEP, "next hop keep;"),
+    ],
+)
+def test_next_hops(as_number: int, next_hop: NextHop, said: str) -> None:
+    peer = Peer(ip_address("172.31.0.1"), as_number, next_hop=next_hop)
+    text = session(render_bird(replace(CONFIG, peers=(peer,))), peer.protocol)
+    found = [line.strip() for line in text.splitlines() if "next hop" in line]
+    assert found == ([said] if said else [])
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from ipaddress import IPv4Interface, ip_address, ip_network
 from typing import Any
 
-from felix_shim.bgp import Peer, render_bird
-from felix_shim.bird_input import BirdPlan, bird_input
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import Peer
+from felix_shim.bird_input import BirdPlan, Here, bird_input
 from felix_shim.cluster import BGP, NODES, PEERS, Cluster
 from felix_shim.settings import Settings
 from libtortie.datastore.port import Record
@@ -39,7 +40,7 @@ def plan(
     cluster.replace(PEERS, peers)
     if bgp is not None:
         cluster.replace(BGP, (resource_record(Kind.BGP_CONFIGURATION, "default", bgp),))
-    found = bird_input(cluster, ADDRESS, Settings(), ("up0",))
+    found = bird_input(cluster, Here(ADDRESS, uplinks=("up0",)), Settings())
     assert render_bird(found.input)
     return found
 
@@ -131,56 +132,6 @@ def test_a_peer_for_this_node_beats_one_for_all() -> None:
         assert found.input.peers == (Peer(ip_address("192.0.2.1"), 65009),)
 
 
-def test_fields_nobody_obeys_are_named_and_the_peer_is_used() -> None:
-    found = plan(
-        peers=(
-            peer(
-                "rack1",
-                peerIP="192.0.2.1",
-                asNumber=65000,
-                password={"secretKeyRef": {"name": "s", "key": "k"}},
-                filters=["pools-only"],
-                keepaliveTime="5s",
-                maxRestartTime="90s",
-                nextHopMode="Keep",
-                sourceAddress="None",
-                numAllowedLocalASNumbers=1,
-            ),
-            peer(
-                "plain",
-                peerIP="192.0.2.2",
-                asNumber=65000,
-                nextHopMode="Auto",
-                sourceAddress="UseNodeIP",
-                keepOriginalNextHop=False,
-            ),
-            peer("theirs", peerIP="192.0.2.3", asNumber=65000, node="n2", filters=["x"]),
-            peer("selected", peerSelector="has(rack)", asNumber=65000),
-        )
-    )
-    assert len(found.input.peers) == 2
-    assert found.problems == (
-        "BGPPeer rack1: not obeyed: filters, keepaliveTime, maxRestartTime, nextHopMode, "
-        "numAllowedLocalASNumbers, password, sourceAddress",
-        "BGPPeer selected: no peerIP, and not obeyed: peerSelector",
-    )
-
-
-def test_fields_of_the_bgp_configuration_that_nobody_obeys_are_named() -> None:
-    found = plan(
-        bgp={
-            "logSeverityScreen": "Info",
-            "serviceLoadBalancerAggregation": "Enabled",
-            "bindMode": "None",
-            "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}],
-            "nodeMeshMaxRestartTime": "2m0s",
-        }
-    )
-    assert found.problems == (
-        "BGPConfiguration default: not obeyed: nodeMeshMaxRestartTime, serviceClusterIPs",
-    )
-
-
 def test_only_confirmed_blocks_are_announced() -> None:
     cluster = Cluster(NODE)
     states = {
@@ -192,5 +143,5 @@ def test_only_confirmed_blocks_are_announced() -> None:
     for cidr, affinity in states.items():
         key = AffinityKey(NODE, ip_network(cidr))
         cluster.put(Affinities(NODE), Record(key, affinity, "1"))
-    found = bird_input(cluster, ADDRESS, Settings(), ())
+    found = bird_input(cluster, Here(ADDRESS), Settings())
     assert found.input.blocks == (ip_network("10.65.0.0/26"),)

@@ -22,7 +22,8 @@ from libtortie.errors import Unauthorized, Unavailable
 from libtortie.kube.objects import KubeNode, Meta, Pod, VirtualMachine
 from libtortie.model.ipam import Owner
 from libtortie.model.keys import Kind
-from tests.fakes.agent_world import Clock, RecordingLog
+from tests.fakes.agent_world import RecordingLog
+from tests.fakes.by_hand import Clock
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.ipam_world import UNHURRIED, World, pool, vm_pod
 from tests.fakes.kube import FakeKube

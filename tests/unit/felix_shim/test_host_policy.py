@@ -11,10 +11,10 @@ import pytest
 from felix_shim.cluster import FELIX, NODES, POOLS
 from felix_shim.events import Listed, NetworkChanged, Stored, Unstored
 from felix_shim.failsafe import INBOUND
-from felix_shim.host_settings import EndpointToHost
-from felix_shim.rules import Chain, Masquerade
+from felix_shim.rules import Chain, Log, Masquerade
 from libtortie.datastore.port import Record
 from libtortie.linux.port import LinkChanged, Route, RouteAdded, RouteProto
+from libtortie.model.felix_values import EndpointToHost
 from libtortie.model.keys import Kind, Resources
 from tests.fakes.agent_world import NODE, Bench, resource_record
 from tests.fakes.host_meaning import DEFAULT_IN
@@ -203,15 +203,15 @@ def test_failsafe_ports_are_read_live_and_the_nodes_own_count_more() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("tcp:22", "'tcp:22' is no list of ports"),
-        ([{"protocol": "SCTP", "port": 22}], "0: protocol 'SCTP' is neither TCP nor UDP"),
-        ([{"port": 22}], "0: protocol None is neither TCP nor UDP"),
-        ([{"protocol": "TCP", "port": 22}, {"protocol": "TCP", "port": "ssh"}], "1: port 'ssh'"),
-        ([{"protocol": "TCP", "port": 70000}], "0: port 70000"),
-        ([{"protocol": "TCP", "port": True}], "0: port True"),
-        ([{"protocol": "TCP", "port": 22, "net": "10.0.0.0/33"}], "0: '10.0.0.0/33'"),
-        ([{"protocol": "TCP", "port": 22, "cidr": "10.0.0.0/8"}], "0: unknown key 'cidr'"),
-        ([22], "0: 22 is not of protocol, port and net"),
+        ("tcp:22", ": 'tcp:22' is no list of ports"),
+        ([{"protocol": "SCTP", "port": 22}], ".0.protocol: 'SCTP' is neither TCP nor UDP"),
+        ([{"port": 22}], ".0.protocol: None is neither TCP nor UDP"),
+        ([{"protocol": "TCP", "port": 22}, {"protocol": "TCP", "port": "ssh"}], ".1.port: 'ssh'"),
+        ([{"protocol": "TCP", "port": 70000}], ".0.port: 70000"),
+        ([{"protocol": "TCP", "port": True}], ".0.port: True"),
+        ([{"protocol": "TCP", "port": 22, "net": "10.0.0.0/33"}], ".0.net: '10.0.0.0/33'"),
+        ([{"protocol": "TCP", "port": 22, "cidr": "10.0.0.0/8"}], ".0: unknown key 'cidr'"),
+        ([22], ".0: 22 is not of protocol, port and net"),
     ],
 )
 def test_a_list_that_cannot_be_used_keeps_the_last_one(wrong: Any, says: str) -> None:
@@ -223,7 +223,7 @@ def test_a_list_that_cannot_be_used_keeps_the_last_one(wrong: Any, says: str) ->
     assert not enters(bench, 22)
     reasons = [str(one["reason"]) for one in bench.log.of("setting_ignored")]
     assert len(reasons) == 1
-    assert reasons[0].startswith(f"default: failsafeInboundHostPorts: {says}")
+    assert reasons[0].startswith(f"default: failsafeInboundHostPorts{says}")
 
 
 def test_without_a_last_one_calicos_are_kept() -> None:
@@ -315,3 +315,24 @@ def test_address_ports_and_nodes_of_nat_outgoing() -> None:
     bench.tell(felix(natOutgoingAddress="fd00::1", natPortRange="2000:1000"))
     assert chain(bench, "nat-outgoing")[0].verdict == found[0].verdict, "the last ones hold"
     assert len(bench.log.of("setting_ignored")) == 2
+
+
+# -- what Log rules begin with ---------------------------------------------------------------------
+
+
+def test_the_prefix_of_log_lines_is_read_live_and_one_that_is_too_long_is_named() -> None:
+    bench = begun()
+    bench.tell(host({"interfaceName": "eth0"}))
+    bench.tell(policy({"selector": "has(role)", "ingress": [{"action": "Log"}]}))
+    assert logged(bench) == {"calico-packet: "}
+    bench.tell(felix(logPrefix="mine"))
+    assert logged(bench) == {"mine: "}
+    bench.tell(felix(logPrefix="x" * 200))
+    assert logged(bench) == {"mine: "}, "the last one stays"
+    (told,) = bench.log.of("setting_ignored")
+    assert "logPrefix: has 200 characters; the kernel takes 125" in str(told["reason"])
+
+
+def logged(bench: Bench) -> set[str]:
+    rules = (rule for chain in bench.rules[-1].chains.values() for rule in chain)
+    return {rule.verdict.prefix for rule in rules if isinstance(rule.verdict, Log)}

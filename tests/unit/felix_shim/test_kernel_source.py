@@ -7,7 +7,7 @@ import threading
 from felix_shim.events import Event, NetworkChanged, Surveyed
 from felix_shim.sources import KernelSource
 from libtortie.linux.port import LinkChanged
-from tests.fakes.agent_world import Clock
+from tests.fakes.by_hand import Clock
 from tests.fakes.kernel import FakeKernel
 
 

@@ -113,6 +113,21 @@ def test_the_address_of_calicos_variables(environ: Mapping[str, str], ip: str) -
     assert config("nodename: n1", **environ).ip == ip
 
 
+@pytest.mark.parametrize(
+    ("environ", "ip6"),
+    [
+        ({}, "none"),
+        ({"IP6": "none"}, "none"),
+        ({"IP6_AUTODETECTION_METHOD": "first-found"}, "none"),
+        ({"IP6": "autodetect"}, "autodetect"),
+        ({"IP6": "autodetect", "IP6_AUTODETECTION_METHOD": "cidr=fd00::/8"}, "cidr=fd00::/8"),
+        ({"IP6": "fd00::1/64", "IP6_AUTODETECTION_METHOD": "cidr=fd01::/16"}, "fd00::1/64"),
+    ],
+)
+def test_ipv6_is_spoken_only_when_asked_for(environ: Mapping[str, str], ip6: str) -> None:
+    assert config("nodename: n1", **environ).ip6 == ip6
+
+
 def test_no_default_pools_at_all() -> None:
     for found in (config("nodename: n1", NO_DEFAULT_POOLS="true"), config("default_pools: none")):
         assert found.default_pools.ipv4.cidr == found.default_pools.ipv6.cidr == "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from felix_shim.node import (
     claim,
     plan_node,
     register,
-    without_address,
+    without_addresses,
     write_files,
 )
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import Malformed
-from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.resources import Node, parse_resource
 from tests.fakes.faulty_store import Fault, FaultyStore, Killed, StepwiseStore
 
@@ -276,14 +276,43 @@ def test_of_three_only_the_first_by_name_waits(others: tuple[str, str]) -> None:
 
 def test_only_the_address_that_was_claimed_is_taken_back() -> None:
     node = stored_node(bgp={"ipv4Address": "192.0.2.11/24", "asNumber": 64999}, extra="kept")
-    after = without_address(node, ADDRESS)
+    after = without_addresses(node, facts())
     assert after is not None
     assert after.spec.to_wire() == {"bgp": {"asNumber": 64999}, "extra": "kept"}
-    bare = without_address(stored_node(bgp={"ipv4Address": "192.0.2.11/24"}), ADDRESS)
+    bare = without_addresses(stored_node(bgp={"ipv4Address": "192.0.2.11/24"}), facts())
     assert bare is not None
     assert bare.spec.to_wire() == {}, "bgp must not be {}"
-    assert without_address(stored_node(bgp={"ipv4Address": "192.0.2.9/24"}), ADDRESS) is None
-    assert without_address(None, ADDRESS) is None
+    assert without_addresses(stored_node(bgp={"ipv4Address": "192.0.2.9/24"}), facts()) is None
+    assert without_addresses(None, facts()) is None
+
+
+def test_both_families_are_claimed_registered_and_taken_back() -> None:
+    six = IPv6Interface("fd00:1::11/64")
+    here = facts(address6=six, link6="eth1")
+    store = MemoryDatastore()
+    assert claim(store, here, no_pause)
+    mine = store.get(ResourceKey(Kind.NODE, "node-1")).value
+    assert isinstance(mine, Node)
+    assert mine.spec.bgp is not None
+    assert mine.spec.bgp.ipv6_address == str(six)
+    assert not claim(store, here, no_pause), "nothing to write"
+    after = without_addresses(mine, here)
+    assert after is not None
+    assert after.spec.bgp is None
+    other = facts("node-2", address=IPv4Interface("192.0.2.12/24"), address6=six, link6="eth1")
+    with pytest.raises(
+        AddressTakenError, match=r"^ip6: this node's address fd00:1::11 \(on eth1\)"
+    ):
+        claim(store, other, no_pause)
+    stored = [record.key for record in store.list(Resources(Kind.NODE)).records]
+    assert stored == [ResourceKey(Kind.NODE, "node-1")], "nothing was written"
+
+
+def test_ipv6_of_others_stays_where_this_node_speaks_none() -> None:
+    before = stored_node(bgp={"ipv6Address": "fd00:1::9/64"})
+    after = plan_node(before, facts())
+    assert after.spec.bgp is not None
+    assert after.spec.bgp.ipv6_address == "fd00:1::9/64"
 
 
 def test_files_are_bare_and_readable_whatever_the_umask(tmp_path: Path) -> None:

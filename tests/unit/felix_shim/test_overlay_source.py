@@ -8,7 +8,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Interface, ip_network
 
 import pytest
 
-from felix_shim.bgp import BirdInput, render_bird
+from felix_shim.bgp import render_bird
+from felix_shim.bgp_model import BirdInput
 from felix_shim.cluster import BLOCKS, NODES, POOLS
 from felix_shim.events import Event, Listed, Stored
 from felix_shim.overlay_source import BlocksSource
@@ -87,6 +88,9 @@ def test_bird_puts_no_route_of_the_overlay_into_the_kernel() -> None:
     )
     text = render_bird(config)
     four, six = text.split("filter to_kernel4 {")[1], text.split("filter to_kernel6 {")[1]
-    assert four.splitlines()[1] == "  if net ~ [ 10.65.0.0/16+, 10.66.0.0/16+ ] then reject;"
-    assert six.splitlines()[1] == "  if net ~ [ fd65::/48+ ] then reject;"
+    assert four.splitlines()[2:4] == [
+        "  if net ~ [ 10.65.0.0/16+, 10.66.0.0/16+ ] then reject;",
+        "  if source = RTS_BGP || source = RTS_STATIC then accept;",
+    ]
+    assert six.splitlines()[2] == "  if net ~ [ fd65::/48+ ] then reject;"
     assert render_bird(BirdInput("n1", config.router_id, config.address)).count("+ ] then") == 0

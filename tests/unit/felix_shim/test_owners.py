@@ -15,7 +15,8 @@ from libtortie.datastore.port import Listing, Record, Snapshot
 from libtortie.errors import Conflict, OwnerMismatch, TortieError, Unauthorized, Unavailable
 from libtortie.model.ipam import Owner
 from libtortie.model.keys import Key, Scope
-from tests.fakes.agent_world import Clock, RecordingLog
+from tests.fakes.agent_world import RecordingLog
+from tests.fakes.by_hand import Clock
 from tests.fakes.faulty_store import FaultyStore
 
 ENDPOINT = EndpointId("default", "tgt")

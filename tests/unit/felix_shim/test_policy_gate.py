@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from felix_shim.cluster import BGP, ENDPOINTS, FELIX, NODES, PEERS, POOLS
 from felix_shim.events import Listed, Lost
-from felix_shim.gate import Gate, GateSettings, OnTimeout, Standing, Verdict, judge
+from felix_shim.gate import Gate, GateSettings, Standing, Verdict, judge
 from felix_shim.migration import State
 from felix_shim.model import EndpointId
 from felix_shim.settings import effective
 from libtortie.metrics import Counter
+from libtortie.model.felix_values import OnTimeout
 from libtortie.model.keys import Affinities, Scope
 from libtortie.model.resources import FelixConfigurationSpec
 from tests.fakes.agent_world import (

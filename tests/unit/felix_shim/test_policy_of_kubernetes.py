@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from felix_shim.events import InSync, Seen, Stored, Unstored, Vanished
-from felix_shim.kube_entries import POLICIES, PROFILES, PolicyObject, followed_kinds
+from felix_shim.kube_entries import KINDS, PROFILES, PolicyObject, followed_kinds
 from felix_shim.policy import EndpointPolicy
 from felix_shim.policy_order import CLOSED
 from libtortie.datastore.port import Record
@@ -18,7 +18,6 @@ from libtortie.model.names import host_ifname
 from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
 from tests.fakes.policy_worlds import resource
 
-KINDS = (*POLICIES, *PROFILES)
 ISOLATED = {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}
 
 
@@ -209,5 +208,5 @@ def test_in_sync_is_who_has_listed_every_kind_once() -> None:
 
 
 def test_in_kubernetes_own_datastore_profiles_are_in_there() -> None:
-    assert followed_kinds("kubernetes") == POLICIES
-    assert set(followed_kinds("etcdv3")) == {*POLICIES, *PROFILES}
+    assert set(followed_kinds("kubernetes")) == {*KINDS} - {*PROFILES}
+    assert set(followed_kinds("etcdv3")) == {*KINDS}

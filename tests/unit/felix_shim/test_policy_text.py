@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from felix_shim.drivers.nftables_text import render, render_delta
-from felix_shim.host_settings import EndpointToHost
 from felix_shim.model import Endpoint, EndpointId, VMRef
 from felix_shim.policy import EndpointPolicy, compile_endpoint, policy_set
 from libtortie.errors import InvalidInput
+from libtortie.model.felix_values import EndpointToHost
 
 GOLDEN = Path(__file__).with_name("golden_policy.nft")
 

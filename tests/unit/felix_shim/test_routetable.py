@@ -9,7 +9,7 @@ import pytest
 
 from felix_shim.drivers.routetable import RouteTable
 from libtortie.linux.port import Route, RouteProto
-from tests.fakes.agent_world import Clock
+from tests.fakes.by_hand import Clock
 from tests.fakes.kernel import FakeKernel
 
 DST = ip_network("10.65.0.2/32")

@@ -15,7 +15,13 @@ from felix_shim.host_rules import HOST_CHAINS, HostPlan
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy_book import PolicyRules
 from felix_shim.surroundings import NodeRules, Surroundings
-from felix_shim.tunnel_rules import OpenTunnel, tunnel_in, tunnel_out
+from felix_shim.tunnel_rules import (
+    ENCAPSULATION,
+    OpenTunnel,
+    no_encapsulation,
+    tunnel_in,
+    tunnel_out,
+)
 from libtortie.model.keys import Kind
 from libtortie.model.policy import ALL_LINKS, HostEnd
 from libtortie.model.resources import IPPoolSpec
@@ -71,3 +77,22 @@ def test_the_agent_opens_it_with_the_overlay_and_closes_it_with_it() -> None:
     assert bench.rules[-1].chains[chain] == tunnel_in(OpenTunnel(8472, (4,)))
     bench.tell(Stored(POOLS, pool_record("Never")))
     assert bench.rules[-1].chains[chain] == ()
+
+
+@pytest.mark.parametrize(
+    ("port", "closed"), [(4789, "4789"), (8472, "{ 4789, 8472 }"), (500, "{ 500, 4789 }")]
+)
+def test_workloads_speak_neither_encapsulation(port: int, closed: str) -> None:
+    assert chain_text(no_encapsulation(port), {}, "-0") == [
+        "meta l4proto 4 counter drop",
+        f"meta l4proto 17 th dport {closed} counter drop",
+    ]
+
+
+def test_the_port_that_other_nodes_may_have_is_closed_to_workloads_without_a_tunnel_here() -> None:
+    bench = Bench()
+    bench.start()
+    assert bench.rules[-1].chains[ENCAPSULATION] == no_encapsulation()
+    felix = resource_record(Kind.FELIX_CONFIGURATION, "default", {"vxlanPort": 8472})
+    bench.tell(Stored(FELIX, felix))
+    assert bench.rules[-1].chains[ENCAPSULATION] == no_encapsulation(8472)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,17 @@ def test_a_record_that_a_power_failure_damaged_is_in_nobodys_way(
     refuse_foreign(theirs, given=True)
     make_way(theirs)
     assert not theirs.root.exists()
+
+
+def test_a_lab_whose_directory_somebody_removed_is_not_taken_down_with_another(
+    tmp_path: Path, theirs: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes live; who has started it can still end it, and nobody else by accident."""
+    shutil.rmtree(theirs.root)
+    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ("tlab-of-theirs",))
+    with pytest.raises(LabError, match=r"the lab that is up is in .*/theirs; to end it"):
+        tear_down(StateDir(tmp_path / "ours"))
+    assert active_root() == theirs.root
 
 
 def test_what_is_no_labs_is_left_alone(theirs: StateDir) -> None:

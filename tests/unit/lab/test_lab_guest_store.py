@@ -34,9 +34,10 @@ def test_a_guest_is_remembered_whole(tmp_path: Path) -> None:
 def test_a_guest_that_was_stopped_is_forgotten(tmp_path: Path) -> None:
     store = GuestStore(tmp_path)
     store.save(guest())
-    store.forget("vmi-uid")
-    store.forget("vmi-uid")
-    assert list(store.load()) == []
+    store.report_file("job-0").write_text(Report(1, 2).to_json())
+    store.forget(guest())
+    store.forget(guest())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kill_while_writing_leaves_the_last_record(tmp_path: Path) -> None:

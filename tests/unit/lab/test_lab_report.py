@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lab.bench import downtime_rows, rows_of, tor_row
 from lab.clock import NS_PER_MS as MS
 from lab.clock import NS_PER_S
 from lab.cutover import Report
@@ -310,25 +309,20 @@ def test_a_measured_migration_is_an_act_of_the_story() -> None:
         assert not migrated(broken, row_of(broken), 9.0).ok
 
 
-def test_bench_rows_say_whether_the_target_was_met() -> None:
-    p50, worst = downtime_rows([2.0, 4.0, 30.0], [800.0, 900.0, 1000.0])
-    assert (p50.ours, p50.peer, p50.ratio, p50.met) == (4.0, 900.0, 225.0, True)
-    assert (worst.ours, worst.target, worst.met) == (30.0, 50.0, True)
-    p50, worst = downtime_rows([21.0, 51.0], [60.0, 60.0])
-    assert not p50.met
-    assert not worst.met
-
-
-def test_no_downtime_at_all_has_no_ratio() -> None:
-    assert downtime_rows([0.0], [900.0])[0].ratio == 0
-
-
-def test_the_bench_says_when_the_tor_followed() -> None:
-    ours = row_of(OBSERVED)
-    late = replace(
-        ours, start_to_tor_fib_ms=900.0, sign_to_tor_fib_ms=-3.0, network_downtime_ms=950.0
+def test_a_qemu_guests_pause_lasts_until_its_kernel_is_heard() -> None:
+    """The network is not charged with TCG's waking, nor does what others send end it."""
+    report = Report(T - 50 * MS, T - MS, (), 30.0, 300.0)
+    frames = (
+        FrameSeen(T - 20 * MS, "node2", "ip", CALI),
+        FrameSeen(T + 2 * MS, "node1", "ip", CALI),
+        FrameSeen(T + 2 * MS, "node2", "other", CALI),
+        FrameSeen(T + 3 * MS, "node2", "garp", CALI),
+        FrameSeen(T + 5 * MS, "node2", "ip", CALI),
     )
-    p50, worst, follows = rows_of([ours, ours], [late, late])
-    assert (p50.ours, p50.peer, worst.ours, worst.peer) == (5, 950, 5, 950)
-    assert (follows.ours, follows.peer, follows.unit, follows.met) == (2, 900, "ms", True)
-    assert not tor_row([20.5], [900.0]).met
+    row = row_of(replace(OBSERVED, cutover=report, seen=(*SEEN, *frames)))
+    assert (row.guest_blackout_ms, row.network_downtime_ms) == (53, 2)
+    assert [row.qemu_stopped_ms, row.qemu_downtime_ms, row.qemu_total_ms] == [49, 30, 300]
+    unheard = row_of(replace(OBSERVED, cutover=report))
+    assert unheard.guest_blackout_ms == 49
+    packet = row_of(replace(OBSERVED, seen=(*SEEN, *frames)))
+    assert [packet.guest_blackout_ms, packet.qemu_stopped_ms] == [50, None]

@@ -10,8 +10,19 @@ from hypothesis import strategies as st
 
 from lab.probes import round_trips
 from lab.stream import Echoes, StreamReport
-from lab.svg import LONGEST, Markup, Scale, clean, dots, fitting, log_scale, signed, tag, ticks
 from lab.trace import BUCKETS, LOST, WINDOW_NS, Sample, losses, thin
+from libtortie.svg import (
+    LONGEST,
+    Markup,
+    Scale,
+    clean,
+    dots,
+    fitting,
+    log_scale,
+    signed,
+    tag,
+    ticks,
+)
 
 MS = 1_000_000
 

@@ -115,7 +115,7 @@ def test_a_token_file_beats_an_inline_token(write: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("user", "cluster", "what"),
     [
-        ({"exec": {"command": "aws"}}, {}, "exec credential plugins"),
+        ({"exec": {"command": "aws"}}, {}, "exec: apiVersion None is none"),
         ({"auth-provider": {"name": "gcp"}}, {}, "auth-provider"),
         ({"username": "u", "password": SECRET}, {}, "basic authentication"),
         ({"as": "admin"}, {}, "impersonation"),
@@ -124,7 +124,7 @@ def test_a_token_file_beats_an_inline_token(write: Any, tmp_path: Path) -> None:
         ({"client-key-data": "!!", "client-certificate": "c"}, {}, "client-key-data is not base64"),
         ({"token": [SECRET]}, {}, "token is not a string"),
         ({"token": f"{SECRET}\r\nX-Evil: 1"}, {}, "no header can carry"),
-        ({}, {"proxy-url": "http://p"}, "proxies"),
+        ({}, {"proxy-url": "socks5://p"}, "proxies"),
         ({}, {"server": "192.0.2.1:6443"}, "is not http"),
         ({}, {"server": "https://u:p@192.0.2.1"}, "a host, a port and a path only"),
         ({}, {"server": "https://192.0.2.1:99999"}, "is not a URL"),

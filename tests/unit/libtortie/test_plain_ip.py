@@ -9,11 +9,11 @@ from ipaddress import ip_address
 import pytest
 
 from cni_plugin.annotations import SOURCES, source_prefixes
-from felix_shim.bird_input import _address_and_port
 from felix_shim.kube_policy import IPBlock
 from libtortie.datastore import crd_ipam, crd_node, ipam_codec
 from libtortie.errors import TortieError
 from libtortie.model import fields, policy_spec
+from libtortie.model.bgp_spec import address_and_port
 from libtortie.model.keys import parse_path
 from libtortie.model.names import block_of_name
 from libtortie.model.plain_ip import can_be_reached, plain_address, plain_network
@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[], object]] = {
     "ipBlock.cidr": lambda: IPBlock.model_validate({"cidr": NETWORK}),
     "ipBlock.except": lambda: IPBlock.model_validate({"cidr": "fe80::/10", "except": [NETWORK]}),
     "a pod's source prefixes": lambda: source_prefixes(annotated(SOURCES)),
-    "a BGP peer": lambda: _address_and_port(ADDRESS),
+    "a BGP peer": lambda: address_and_port(ADDRESS),
     "a node's tunnel": lambda: crd_node._address(ADDRESS),
     "a block of the CRDs": lambda: crd_ipam._network("x", {"cidr": NETWORK}),
     "a block's key": lambda: parse_path(f"/calico/ipam/v2/assignment/ipv6/block/fe80::{ZONE}-64"),

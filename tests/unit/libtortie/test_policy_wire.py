@@ -151,8 +151,44 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "spec.ingress.0: networks, ipVersion and ICMP must be of one",
     ),
     (
-        {"ingress": [{**RULE, "source": {"services": {"name": "x"}}}]},
-        "spec.ingress.0.source.services: this agent",
+        {"ingress": [{**RULE, "source": {"services": {"name": "x", "kind": "y"}}}]},
+        "spec.ingress.0.source.services.kind: ",
+    ),
+    (
+        {"ingress": [{**RULE, "source": {"services": {"namespace": "x"}}}]},
+        "spec.ingress.0.source.services.name: ",
+    ),
+    (
+        {"ingress": [{**RULE, "source": {"services": {"name": "x'"}}}]},
+        "spec.ingress.0.source.services.name: ",
+    ),
+    (
+        {"ingress": [{**RULE, "destination": {"services": {"name": "x", "namespace": "y"}}}]},
+        "spec.ingress.0.destination.services: ",
+    ),
+    (
+        {"egress": [{**RULE, "source": {"services": {"name": "x", "namespace": "y"}}}]},
+        "spec.egress.0.source.services: ",
+    ),
+    (
+        {
+            "egress": [
+                {
+                    **RULE,
+                    "protocol": "TCP",
+                    "destination": {
+                        "services": {"name": "x", "namespace": "y"},
+                        "ports": [80],
+                        "nets": ["10.0.0.0/8"],
+                    },
+                }
+            ]
+        },
+        "spec.egress.0.destination.services: excludes nets, ports",
+    ),
+    (
+        {"egress": [{**RULE, "destination": {"services": {"name": "x"}}}]},
+        "spec.egress.0.destination.services.namespace: is missing",
     ),
     (
         {"ingress": [{**RULE, "source": {"serviceAccounts": {"names": ["a'"]}}}]},

@@ -20,7 +20,7 @@ from libtortie.errors import NotFound, Unavailable
 from libtortie.kube.transport import DeadlineError, Limits
 from libtortie.linux import netns
 from libtortie.model.keys import HandleKey
-from tests.fakes.agent_world import Clock
+from tests.fakes.by_hand import Clock
 
 
 def waited(limits: Limits, clock: Clock, late: float = 0.0) -> float:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from libtortie.errors import InvalidInput, Malformed
-from migration_proxy.certificate import Peer, days_left, not_after, refusal
+from libtortie.validity import days_left, not_after
+from migration_proxy.certificate import Peer, refusal
 from migration_proxy.config import ProxyConfig, load_config, may_come, parse_config
 from migration_proxy.rate import Rate
 from migration_proxy.tcp_sockets import Network, bind_address, endpoint, wildcard

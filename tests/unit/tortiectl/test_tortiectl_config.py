@@ -245,7 +245,6 @@ def test_a_file_with_endpoints_means_etcd_and_nothing_else(
         (document(k8sAPIToken="secret"), "k8sAPIToken needs k8sAPIEndpoint"),
         (document(k8sCAFile="/a"), "k8sCAFile needs k8sAPIEndpoint"),
         (document(k8sAPIEndpoint="http://b", k8sCertFile="/a"), "belong together"),
-        (document(kubeconfig="/a:/b"), "several files are not supported"),
         *((document(**{key: "x"}), f"spec.{key} is not supported") for key in REFUSED),
     ],
 )

@@ -1,0 +1,173 @@
+"""What a bench of cut-overs has measured, and the rows of its result. Pure.
+
+A migration is told by its figures in ms; what was not seen is None, and stands in no row's favour:
+a row of which a figure is missing is not met.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from lab import names
+from lab.observers import RouteSeen
+from lab.report import Observed, Row, first_sign, row_of
+from lab.results import BenchRow, at_least, at_most
+
+NEVER_MS = 1e9
+"""Stands for what was awaited and not seen."""
+EXT, THIRD, SOURCE = "ToR", "third node", "source's node"
+PLACES = (SOURCE, THIRD, EXT)
+"""From where the guest is probed."""
+LOCAL, FIB, LOSS, KILLED = (2.0, 10.0), (10.0, 50.0), (10.0, 50.0), (100.0, 1000.0)
+"""What p50 and p99 may be, in ms."""
+
+
+class Sort(StrEnum):
+    """Which migrations belong together."""
+
+    PACKET = "packet guest"
+    SILENT = "without a sign"
+    KILLED = "agent killed"
+    QEMU = "QEMU"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One migration, in ms: FIBs after the sign, of nodes and ToR; loss by place, beyond the
+    guest's own blackout; connections by place."""
+
+    sort: str
+    blackout_ms: float | None
+    local_ms: float | None
+    fib_ms: dict[str, float] = field(default_factory=dict)
+    start_to_tor_ms: float | None = None
+    loss_ms: dict[str, float] = field(default_factory=dict)
+    tcp_survived: dict[str, bool] = field(default_factory=dict)
+    qemu_stopped_ms: float | None = None
+    qemu_downtime_ms: float | None = None
+    qemu_total_ms: float | None = None
+    killed: str = ""
+
+    @property
+    def worst_loss(self) -> float:
+        """From whichever place."""
+        return max((self.loss_ms.get(place, NEVER_MS) for place in PLACES), default=NEVER_MS)
+
+
+def figures_of(sort: Sort, observed: Observed, survived: dict[str, bool], killed: str) -> Figures:
+    """What a migration has shown; connections were asked apart from it."""
+    row: Row = row_of(observed)
+    probed = {EXT: names.EXT, THIRD: "client", SOURCE: SOURCE}
+    loss = {
+        place: float(row.probers[name]["network_downtime_ms"])
+        for place, name in probed.items()
+        if name in row.probers and row.probers[name]["network_downtime_ms"] is not None
+    }
+    return Figures(
+        sort=sort.value,
+        blackout_ms=row.guest_blackout_ms,
+        local_ms=row.sign_to_local_route_ms,
+        fib_ms=switches(observed),
+        start_to_tor_ms=row.start_to_tor_fib_ms,
+        loss_ms=loss,
+        tcp_survived=survived,
+        qemu_stopped_ms=row.qemu_stopped_ms,
+        qemu_downtime_ms=row.qemu_downtime_ms,
+        qemu_total_ms=row.qemu_total_ms,
+        killed=killed,
+    )
+
+
+def switches(observed: Observed) -> dict[str, float]:
+    """How long after the sign each node beside the target, and the ToR, sent to the target."""
+    sign = first_sign(observed)
+    found: dict[str, float] = {}
+    if sign is None:
+        return found
+    for event in observed.seen:
+        if not isinstance(event, RouteSeen) or not event.added:
+            continue
+        if event.gateway == observed.target_address:
+            after = round((event.t_ns - sign.t_ns) / 1e6, 3)
+            found[event.where] = min(after, found.get(event.where, NEVER_MS))
+    return found
+
+
+def p99(values: Sequence[float]) -> float:
+    """The least of them that 99 % do not exceed (there must be one): of fewer than 100, the worst.
+
+    Nearest rank: no value that was not measured.
+    """
+    return sorted(values)[math.ceil(0.99 * len(values)) - 1]
+
+
+def rows_of(found: Sequence[Figures], nodes: int) -> tuple[BenchRow, ...]:
+    """All rows; `nodes` is how many the lab has. A sort without a migration has no rows."""
+    by = {sort: [one for one in found if one.sort == sort.value] for sort in Sort}
+    silent = by[Sort.SILENT]
+    rows: list[BenchRow] = []
+    for sort in (Sort.PACKET, Sort.QEMU):
+        if ours := by[sort]:
+            rows += _rows(f"{sort.value}: ", ours, silent if sort is Sort.PACKET else (), nodes)
+    if by[Sort.KILLED] and by[Sort.PACKET]:
+        usual = statistics.median(one.worst_loss for one in by[Sort.PACKET])
+        extra = [max(0.0, one.worst_loss - usual) for one in by[Sort.KILLED]]
+        rows += _pair("agent killed at a random moment: extra loss", extra, (), KILLED)
+        rows += _connections("agent killed: ", by[Sort.KILLED])
+    return tuple(rows)
+
+
+def _rows(
+    prefix: str, ours: Sequence[Figures], silent: Sequence[Figures], nodes: int
+) -> list[BenchRow]:
+    local = [_or_never(one.local_ms) for one in ours]
+    others = nodes - 1
+    rows = _pair(f"{prefix}sign → local route", local, (), LOCAL)
+    mesh = [_worst(_of_nodes(one), others) for one in ours]
+    rows += _pair(f"{prefix}sign → other nodes' FIB", mesh, (), FIB)
+    tor = [one.fib_ms.get(names.TOR, NEVER_MS) for one in ours]
+    late = [_or_never(one.start_to_tor_ms) for one in silent]
+    rows += _pair(f"{prefix}sign → ToR FIB", tor, late, FIB)
+    for place in PLACES:
+        loss = [one.loss_ms.get(place, NEVER_MS) for one in ours]
+        theirs = [one.loss_ms.get(place, NEVER_MS) for one in silent]
+        what = f"{prefix}loss beyond the guest's own blackout, from the {place}"
+        rows += _pair(what, loss, theirs, LOSS)
+    return rows + _connections(prefix, ours)
+
+
+def _of_nodes(one: Figures) -> list[float]:
+    return [after for where, after in one.fib_ms.items() if where != names.TOR]
+
+
+def _worst(values: Sequence[float], expected: int) -> float:
+    return max(values) if len(values) == expected and values else NEVER_MS
+
+
+def _connections(prefix: str, ours: Iterable[Figures]) -> list[BenchRow]:
+    rows = []
+    for place in PLACES:
+        lived = [one.tcp_survived.get(place, False) for one in ours]
+        what = f"{prefix}TCP connections surviving, IPv4, from the {place}"
+        rows.append(at_least(what, 100.0 * sum(lived) / len(lived), None, "%", 100.0))
+    return rows
+
+
+def _pair(
+    what: str, ours: Sequence[float], theirs: Sequence[float], most: tuple[float, float]
+) -> list[BenchRow]:
+    """The rows of p50 and p99; the peer's, where it has none of its own, is none."""
+    peers = (statistics.median(theirs), p99(theirs)) if theirs else (None, None)
+    values = (statistics.median(ours), p99(ours))
+    named = zip(("p50", "p99"), values, peers, most, strict=True)
+    return [
+        at_most(f"{what}, {name}", value, peer, "ms", limit) for name, value, peer, limit in named
+    ]
+
+
+def _or_never(value: float | None) -> float:
+    return NEVER_MS if value is None else value

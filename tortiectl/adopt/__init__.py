@@ -1,0 +1,1 @@
+"""Addresses for VMs that will come."""

@@ -1,0 +1,1 @@
+"""How long a migration took, how long its guest stood still, and what the next will take."""

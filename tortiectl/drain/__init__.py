@@ -1,0 +1,1 @@
+"""Emptying a node: what becomes of its VMs, and how it goes."""

@@ -1,0 +1,1 @@
+"""KubeVirt's objects as an operator's tools read them."""

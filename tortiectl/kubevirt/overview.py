@@ -1,0 +1,196 @@
+"""One VM at a glance: where it runs, whose its addresses are, what its migration does. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ipam.vm_handles import VMHandle
+from libtortie.model.ipam import Owner
+from libtortie.model.policy_wire import read_policy
+from libtortie.model.resources import Resource, WorkloadEndpoint
+from libtortie.model.selectors import parse
+from tortiectl.kubevirt.objects import VMI, Migration
+from tortiectl.text_tables import columns
+
+HEADINGS = ("NAMESPACE", "NAME", "PHASE", "NODE", "ADDRESSES", "MIGRATION", "HANDLE")
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A VM's instance and what the network knows of it."""
+
+    vmi: VMI
+    handle: VMHandle | None
+    migrations: tuple[Migration, ...]
+    endpoints: tuple[WorkloadEndpoint, ...]
+    policies: tuple[str, ...]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """By IPAM, else by what KubeVirt says."""
+        if self.handle is not None:
+            return tuple(str(one) for one in self.handle.addresses)
+        return self.vmi.addresses
+
+    @property
+    def moving(self) -> str:
+        """`name: phase` of live migrations, else how the last one ended."""
+        live = [one for one in self.migrations if not one.final]
+        if live:
+            return "; ".join(f"{one.metadata.name}: {one.status.phase or 'new'}" for one in live)
+        state = self.vmi.status.migration_state
+        if not state.target_node:
+            return "-"
+        end = "failed" if state.failed else "done"
+        return f"{end}: {state.source_node or '?'} to {state.target_node}"
+
+
+def overview(
+    vmi: VMI,
+    handles: Mapping[tuple[str, str], VMHandle],
+    migrations: Iterable[Migration],
+    endpoints: Iterable[WorkloadEndpoint],
+    policies: Sequence[Resource],
+) -> Overview:
+    """Everything about one VM out of everything about all."""
+    meta = vmi.metadata
+    handle = handles.get((meta.namespace, meta.name))
+    mine = tuple(one for one in migrations if one.spec.vmi_name == meta.name)
+    own = tuple(one for one in endpoints if _is_of(one, vmi, handle))
+    names = tuple(
+        dict.fromkeys(name for one in own for name in selecting(policies, one.metadata.labels))
+    )
+    return Overview(vmi, handle, mine, own, names)
+
+
+def _is_of(endpoint: WorkloadEndpoint, vmi: VMI, handle: VMHandle | None) -> bool:
+    meta = endpoint.metadata
+    if meta.namespace != vmi.metadata.namespace:
+        return False
+    if meta.annotations.get("tortie.io/vmi-uid") == vmi.metadata.uid:
+        return True
+    held = {f"{one}/{one.max_prefixlen}" for one in handle.addresses} if handle else set()
+    return bool(held & set(endpoint.spec.ip_networks))
+
+
+def selecting(policies: Iterable[Resource], labels: Mapping[str, str]) -> Iterator[str]:
+    """The names of the policies that select an endpoint with these labels."""
+    for one in policies:
+        policy = read_policy(one)
+        if parse(policy.selector).matches(labels):
+            yield f"{policy.id}{' (cannot be obeyed)' if policy.problem else ''}"
+
+
+def by_vm(handles: Iterable[VMHandle]) -> dict[tuple[str, str], VMHandle]:
+    """Handles by the namespace and name of their VM, as their owners say."""
+    found: dict[tuple[str, str], VMHandle] = {}
+    for handle in handles:
+        for owner in handle.owners:
+            key = owner.get("namespace", ""), owner.get("vmi-name", "")
+            if all(key):
+                found.setdefault(key, handle)
+    return found
+
+
+def table(found: Sequence[Overview]) -> str:
+    """A line for each."""
+    rows = [
+        (
+            one.vmi.metadata.namespace,
+            one.vmi.metadata.name,
+            one.vmi.status.phase or "-",
+            one.vmi.status.node_name or "-",
+            ",".join(one.addresses) or "-",
+            one.moving,
+            one.handle.handle_id if one.handle else "-",
+        )
+        for one in found
+    ]
+    return columns(HEADINGS, rows)
+
+
+def lines(one: Overview, audit: Sequence[str]) -> Iterator[str]:
+    """All about one."""
+    vmi = one.vmi
+    yield f"VM {vmi.id}"
+    yield f"  phase       {vmi.status.phase or '-'}"
+    yield f"  node        {vmi.status.node_name or '-'}"
+    yield f"  addresses   {', '.join(one.addresses) or '-'}"
+    yield f"  handle      {one.handle.handle_id if one.handle else '- (not of this IPAM)'}"
+    for piece in one.handle.pieces if one.handle else ():
+        yield f"    {piece.address}"
+        yield f"      active     {_owner(piece.owners.active)}"
+        if piece.owners.alternate:
+            yield f"      alternate  {_owner(piece.owners.alternate)}"
+    yield f"  migration   {one.moving}"
+    mark = vmi.status.evacuation_node_name
+    if mark:
+        yield f"  evacuation  marked to leave {mark}"
+    if not one.endpoints:
+        yield "  policy      no endpoint is stored for it"
+    for endpoint in one.endpoints:
+        yield f"  endpoint    {endpoint.spec.interface_name} on {endpoint.spec.node}"
+    if one.endpoints:
+        yield f"  policies    {', '.join(one.policies) or 'none selects it'}"
+    for text in audit:
+        yield f"  audit       {text}"
+
+
+def _owner(owner: Owner) -> str:
+    if not owner:
+        return "nobody"
+    pod = owner.get("pod") or "no pod: the VM is stopped"
+    since = f" since {owner['timestamp']}" if owner.get("timestamp") else ""
+    return f"{pod} on {owner.get('node', '?')}{since}"
+
+
+def document(one: Overview, audit: Sequence[str]) -> dict[str, Any]:
+    """For programs."""
+    vmi = one.vmi
+    return {
+        "namespace": vmi.metadata.namespace,
+        "name": vmi.metadata.name,
+        "phase": vmi.status.phase,
+        "node": vmi.status.node_name,
+        "addresses": list(one.addresses),
+        "handle": one.handle.handle_id if one.handle else "",
+        "owners": [
+            {
+                "address": str(piece.address),
+                "active": dict(piece.owners.active),
+                "alternate": dict(piece.owners.alternate),
+            }
+            for piece in (one.handle.pieces if one.handle else ())
+        ],
+        "migration": one.moving,
+        "evacuation": vmi.status.evacuation_node_name,
+        "endpoints": [
+            {"node": each.spec.node, "interface": each.spec.interface_name}
+            for each in one.endpoints
+        ],
+        "policies": list(one.policies),
+        "audit": list(audit),
+    }
+
+
+def audit_of(text: str, addresses: Sequence[str]) -> Iterator[str]:
+    """Who had an address, by an agent's log: each pod that came or went with it."""
+    wanted = set(addresses)
+    for line in text.splitlines():
+        try:
+            body = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(body, dict) or body.get("event") not in _EVENTS:
+            continue
+        listed = body.get("addresses")
+        had = {str(one).partition("/")[0] for one in listed} if isinstance(listed, list) else set()
+        for address in sorted(had & wanted):
+            verb, pod = _EVENTS[body["event"]], str(body.get("endpoint", "?")).rpartition("/")[0]
+            yield f"{body.get('time', '?')} {body.get('node', '?')}: {pod} {verb} {address}"
+
+
+_EVENTS = {"endpoint_added": "got", "endpoint_removed": "gave up"}

@@ -1,0 +1,1 @@
+"""Moving one VM: asking for it, and what happens then."""

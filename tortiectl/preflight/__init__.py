@@ -1,0 +1,1 @@
+"""Why VMs cannot migrate, or would lose their connections: every reason at once."""

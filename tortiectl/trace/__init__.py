@@ -1,0 +1,1 @@
+"""One migration as one timeline."""
