@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients frr
 
-.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak soak-ipam clean
+.PHONY: setup shim cnitool fmt check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST := build/guest/vmlinuz
@@ -118,6 +118,11 @@ soak: setup
 
 soak-ipam: setup
 	$(PY) -m tests.fakes.ipam_soak --operations 1000000
+
+# Random histories of the live-migration protocol, then all up to the bound; hours.
+soak-simulate: setup
+	$(PY) -m lab.simulate --runs 20000
+	$(PY) -m lab.simulate --exhaust --most 3000000
 
 clean:
 	rm -rf $(VENV) $(SHIM) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json report.html

@@ -124,7 +124,11 @@ class Attaching:
             self.undo.push("disown address", lambda: self._disown(owner, fresh=not before))
         if workload.is_target:
             return p.ipam.claim_vm_target(
-                handle, owner, rival_lives=p.identify.pod_lives, named=workload.vm.named
+                handle,
+                owner,
+                rival_lives=p.identify.pod_lives,
+                named=workload.vm.named,
+                runs_in=workload.vm.runs_in,
             )
         return p.ipam.claim_vm(
             handle,

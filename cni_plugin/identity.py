@@ -37,7 +37,7 @@ from libtortie.kube.objects import (
     VirtualMachineInstanceMigration,
 )
 from libtortie.kube.port import KubeReader
-from libtortie.kube.targets import Standing, chosen_targets, standing
+from libtortie.kube.targets import Standing, chosen_targets, runs_in, standing
 from libtortie.model import names
 from libtortie.model.ipam import Owner, Persistence
 from libtortie.model.resources import EndpointPort
@@ -60,13 +60,15 @@ DISABLED_TARGET = (
 @dataclass(frozen=True, slots=True)
 class VMIdentity:
     """A VM that was proved. `vm_uid` is empty for a VMI without a VM; `migration_uid` is set
-    only for the target pod of a live migration, `named` once the API names it as that."""
+    only for the target pod of a live migration, `named` once the API names it as that. `runs_in`
+    is the pod of the last hand-off that has the VM, as far as the API says."""
 
     name: str
     vmi_uid: str
     vm_uid: str = ""
     migration_uid: str = ""
     named: bool = False
+    runs_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +304,8 @@ class Identifier:
             raise MigrationRefused(off)
         if off:
             return None, vmi
-        vm_uid = vm.metadata.uid if vm else ""
-        return VMIdentity(vmi.metadata.name, vmi.metadata.uid, vm_uid, migration, named), vmi
+        name, uid, vm_uid = vmi.metadata.name, vmi.metadata.uid, vm.metadata.uid if vm else ""
+        return VMIdentity(name, uid, vm_uid, migration, named, runs_in(vmi)), vmi
 
     def _controlling(self, vmi: VirtualMachineInstance) -> VirtualMachine | None:
         """The VM that controls a VMI; None when none does."""

@@ -23,7 +23,7 @@ from libtortie.kube.objects import (
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
-from libtortie.kube.targets import Standing, standing
+from libtortie.kube.targets import Standing, holder_on, standing
 
 Name = tuple[str, str]
 _SUCCEEDED = "Succeeded"
@@ -114,7 +114,16 @@ def derive(
         stale_elsewhere=stale_elsewhere,
         migration_uid=target if found.target else "",
         refused=refused,
+        word=_word(instance, vm),
     )
+
+
+def _word(instance: VirtualMachineInstance | None, vm: VMRef) -> str:
+    """What the proof rests on: the last hand-off that the instance knows, or another run."""
+    if instance is None:
+        return ""
+    own = instance.metadata.uid == vm.vmi_uid
+    return instance.status.migration_state.migration_uid if own else instance.metadata.uid
 
 
 def update(
@@ -138,7 +147,9 @@ def update(
         return found
     if not machines.migrations_in_sync:
         return replace(before, raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
-    return found if machines.instances_in_sync else replace(found, proof=before.proof)
+    if machines.instances_in_sync:
+        return found
+    return replace(found, proof=before.proof, word=before.word)
 
 
 def prove(
@@ -149,12 +160,24 @@ def prove(
         return Proof.UNKNOWN
     if instance.metadata.uid != vm.vmi_uid:
         return Proof.ELSEWHERE
-    runs_on = instance.status.node_name
-    if not runs_on:
-        return Proof.UNKNOWN
-    if runs_on != node:
+    if _sent_away(endpoint, instance) or instance.status.node_name not in ("", node):
         return Proof.ELSEWHERE
+    return _among_pods(endpoint, instance, node) if instance.status.node_name else Proof.UNKNOWN
+
+
+def _sent_away(endpoint: Endpoint, instance: VirtualMachineInstance) -> bool:
+    """A decentralised migration ends the instance it sent, which names its old node for ever."""
     state = instance.status.migration_state
+    sent = instance.status.phase == _SUCCEEDED and not state.failed
+    return sent and state.source_pod == endpoint.id.pod
+
+
+def _among_pods(endpoint: Endpoint, instance: VirtualMachineInstance, node: str) -> Proof:
+    """Whether it is this pod of the VM's node that the VM runs in: another one there may be a
+    source of long ago that lingers, or a target that nothing came of."""
+    state = instance.status.migration_state
+    if holder := holder_on(node, state):
+        return Proof.HERE if holder == endpoint.id.pod else Proof.ELSEWHERE
     movers = {state.source_pod, state.target_pod}
     if endpoint.migration_uid and "" not in movers and endpoint.id.pod not in movers:
         return Proof.ELSEWHERE  # it came to be a target, and the last hand-off was of others

@@ -76,7 +76,8 @@ class Machine:
 
     `seen_raise`: the raise elsewhere that was visible when we last took position (became target,
     heard the VM, or were told it is here): only a larger number is newer than our claim.
-    `last_raise`: the largest seen. `arrived`: we have claimed the VM and not yielded since.
+    `last_raise`: the largest seen. `arrived`: we have claimed the VM and not yielded since;
+    `unproved`: and the API has not had it here since; `told`: it has spoken of our own migration.
     `since`: when the convergence time began; `deadline`: what the timer is set to.
     """
 
@@ -89,6 +90,8 @@ class Machine:
     since: float | None = None
     deadline: float | None = None
     migration_uid: str = ""
+    told: bool = False
+    unproved: bool = False
 
 
 def recover(
@@ -97,19 +100,29 @@ def recover(
     """The machine of an endpoint at start: what was persisted, corrected by the kernel's routes.
 
     A raise is applied before it is persisted, so a raised route in the kernel says that the VM
-    spoke here although the saved state still listens for it. Without saved state and route, an
-    endpoint that was attached as the target of migration `target` starts as one.
+    spoke here although the saved state still listens for it, and a normal one that the VM was known
+    to be here. Without saved state and route, an endpoint that was attached as the target of
+    migration `target` starts as one.
     """
     if saved is not None:
-        if kernel_raised and saved.state in LISTENING:
-            return replace(saved, state=State.LIVE, arrived=True)
-        return saved
+        return _corrected(saved, kernel_raised, kernel_normal)
     if kernel_raised:
-        return Machine(State.LIVE, arrived=True, migration_uid=target)
+        return Machine(State.LIVE, arrived=True, migration_uid=target, unproved=True)
+    if kernel_normal and target:
+        return Machine(arrived=True, migration_uid=target)
     if target and not kernel_normal:
         facts = Facts(Role.TARGET, final=False, migration_uid=target)
         return Machine(State.TARGET, facts=facts, migration_uid=target)
     return Machine()
+
+
+def _corrected(saved: Machine, kernel_raised: bool, kernel_normal: bool) -> Machine:
+    if saved.state not in LISTENING:
+        return saved
+    if kernel_raised:
+        return replace(saved, state=State.LIVE, arrived=True, unproved=True)
+    outdated = replace(saved.facts, proof=Proof.UNKNOWN)  # the kernel is a step ahead of the file
+    return replace(saved, state=State.BASE, facts=outdated) if kernel_normal else saved
 
 
 def wants_signs(machine: Machine) -> bool:
@@ -119,7 +132,9 @@ def wants_signs(machine: Machine) -> bool:
 
 def wants_owner(machine: Machine) -> bool:
     """Whether this endpoint must be the address's active owner in IPAM."""
-    return machine.arrived and machine.state in RAISED | {State.BASE}
+    if machine.state is State.BASE:
+        return machine.arrived or machine.facts.proof is Proof.HERE
+    return machine.state in RAISED
 
 
 def step(
@@ -144,7 +159,11 @@ def settle(
     before = machine.facts
     became_target = _is_target(facts) and not _is_target(before)
     machine = replace(
-        machine, facts=facts, last_raise=max(machine.last_raise, facts.raised_elsewhere)
+        machine,
+        facts=facts,
+        last_raise=max(machine.last_raise, facts.raised_elsewhere),
+        told=machine.told or (facts.word == machine.migration_uid != ""),
+        unproved=machine.unproved and facts.proof is not Proof.HERE,
     )
     actions: list[Action] = []
     for _ in range(len(State)):
@@ -239,12 +258,26 @@ def _left(machine: Machine) -> bool:
     return not facts.final or facts.proof is Proof.ELSEWHERE
 
 
+def _gone(machine: Machine) -> bool:
+    """The API has it that the VM is elsewhere.
+
+    Where a target heard it, a word from before the end of that migration is older than its
+    arrival and says nothing, unless we are told that it left.
+    """
+    facts = machine.facts
+    if facts.proof is not Proof.ELSEWHERE:
+        return False
+    own = machine.migration_uid
+    old = machine.unproved and own and (not machine.told or facts.word == own)
+    return not old or (facts.role is Role.SOURCE and facts.final)
+
+
 def _due_in_base(machine: Machine) -> Input | None:
     if _unserved_target(machine):
         return Input.BECAME_TARGET
     if _newer_raise(machine):
         return Input.RAISED_ELSEWHERE
-    if machine.facts.proof is Proof.ELSEWHERE and not _is_target(machine.facts):
+    if _gone(machine) and not _is_target(machine.facts):
         return Input.PROVED_ELSEWHERE
     return None
 
@@ -260,13 +293,16 @@ def _due_in_target(machine: Machine) -> Input | None:
 
 
 def _due_when_raised(machine: Machine, now: float, settings: Timing) -> Input | None:
-    if _left(machine):
-        return Input.BECAME_SOURCE
+    facts = machine.facts
+    if _left(machine) and (facts.final or not facts.raised_elsewhere):
+        return Input.BECAME_SOURCE  # beside another's raise, a normal route would be none
     if _newer_raise(machine):
         return Input.RAISED_ELSEWHERE
+    if _gone(machine) and not _is_target(facts):
+        return Input.PROVED_ELSEWHERE
     if machine.state is State.TIME_WAIT:
         return Input.TIMER if _converged(machine, now, settings) else None
-    settled = machine.facts.proof is Proof.HERE and not _is_target(machine.facts)
+    settled = facts.proof is Proof.HERE and not _is_target(facts)
     return Input.FINAL_HERE if settled else None
 
 
@@ -317,6 +353,8 @@ def _enter(
         state=state,
         episode=episode,
         seen_raise=machine.last_raise if claims or state is State.TARGET else machine.seen_raise,
+        told=machine.told and state is not State.TARGET,
+        unproved=facts.proof is not Proof.HERE if claims else machine.unproved and arrived,
         arrived=arrived,
         since=now if state is State.TIME_WAIT else None,
         deadline=None,

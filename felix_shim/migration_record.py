@@ -33,6 +33,9 @@ class _Record(BaseModel):
     arrived: bool
     waiting_since: float | None
     migration_uid: str
+    facts_word: str = ""
+    told: bool = False
+    unproved: bool = False
 
 
 def dump_machine(machine: Machine, *, now: float, wall: float) -> dict[str, Any]:
@@ -49,6 +52,9 @@ def dump_machine(machine: Machine, *, now: float, wall: float) -> dict[str, Any]
         arrived=machine.arrived,
         waiting_since=None if machine.since is None else wall - (now - machine.since),
         migration_uid=machine.migration_uid,
+        facts_word=machine.facts.word,
+        told=machine.told,
+        unproved=machine.unproved,
     ).model_dump(mode="json")
 
 
@@ -74,10 +80,13 @@ def load_machine(data: Mapping[str, Any], *, now: float, wall: float, settings: 
             final=record.final,
             proof=proof,
             migration_uid=record.facts_migration_uid,
+            word=record.facts_word,
         ),
         seen_raise=record.seen_raise,
         last_raise=record.last_raise,
         arrived=record.arrived,
         since=since,
         migration_uid=record.migration_uid,
+        told=record.told,
+        unproved=record.unproved,
     )

@@ -70,7 +70,11 @@ TABLE: dict[Input, dict[State, State]] = {
         State.TIME_WAIT: State.SUPPRESSED,
     },
     Input.RAISE_GONE: {State.DEPARTED: State.BASE},
-    Input.PROVED_ELSEWHERE: {State.BASE: State.DEPARTED},
+    Input.PROVED_ELSEWHERE: {
+        State.BASE: State.DEPARTED,
+        State.LIVE: State.DEPARTED,  # by a word that is newer than the VM's arrival
+        State.TIME_WAIT: State.DEPARTED,
+    },
     Input.TIMER: {State.TIME_WAIT: State.BASE},
     Input.BECAME_SOURCE: {
         State.TARGET: State.BASE,
@@ -94,6 +98,7 @@ class Facts:
     `stale_elsewhere`: another node announces any host route for one of its addresses.
     `migration_uid`: the migration that gives `role` TARGET.
     `refused`: the API names another pod as target of the migration that this one was made for.
+    `word`: the hand-off that `proof` rests on (the UID of its migration, or of another run's VMI).
 
     Before a watch is in sync its facts are unknown, not absent: keep the previous ones.
     """
@@ -105,6 +110,7 @@ class Facts:
     stale_elsewhere: bool = False
     migration_uid: str = ""
     refused: bool = False
+    word: str = ""
 
 
 class Timing(Protocol):

@@ -2,7 +2,8 @@
 
 A thread of its own retries until IPAM says so, however long the store is away; routes never wait
 for it. What is wanted is a level, given whole each time: after a restart of the agent the same
-set is wanted again, and what agrees already costs one read.
+set is wanted again, and what agrees already costs one read. What agreed once is looked at again
+now and then: two agents whose knowledge is not equally old may each have taken the seat.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ FIRST_DELAY = 0.1
 LONGEST_DELAY = 5.0
 REFUSED_DELAY = 30.0
 """Seconds before asking again after an answer that another attempt will hardly change."""
+AGREED_DELAY = 300.0
+"""Seconds before a claim that was met is looked at again: another agent whose API was late may have
+taken the seat meanwhile."""
 RETRY = Retry(attempts=3, seconds=2.0)
 """What the IPAM client may try within one promotion: one VM's trouble must not hold up the next,
 and this loop tries again anyway."""
@@ -44,7 +48,7 @@ class _Claim:
     wanted: Ownership
     due: float
     delay: float = FIRST_DELAY
-    agreed: bool = False
+    agreed: bool = False  # told once; it is looked at again all the same
     complaint: str = ""
 
 
@@ -110,17 +114,24 @@ class OwnerKeeper:
             self._failed(claim, error, claim.delay)
         else:
             if agreed:
-                claim.agreed = True
-                self.log.info(
-                    "owner_swapped",
-                    endpoint=wanted.endpoint,
-                    handle_id=wanted.handle_id,
-                    episode=wanted.episode,
-                )
+                self._agreed(claim)
             else:
                 self._failed(claim, None, claim.delay)
 
+    def _agreed(self, claim: _Claim) -> None:
+        wanted, told = claim.wanted, claim.agreed
+        claim.agreed, claim.complaint, claim.delay = True, "", FIRST_DELAY
+        claim.due = self.monotonic() + AGREED_DELAY
+        if not told:
+            self.log.info(
+                "owner_swapped",
+                endpoint=wanted.endpoint,
+                handle_id=wanted.handle_id,
+                episode=wanted.episode,
+            )
+
     def _failed(self, claim: _Claim, error: TortieError | None, delay: float) -> None:
+        claim.agreed = False
         claim.due = self.monotonic() + delay
         claim.delay = min(LONGEST_DELAY, 2 * claim.delay)
         complaint = "not agreed yet" if error is None else first_line(error)
@@ -136,9 +147,9 @@ class OwnerKeeper:
 
     def _next_due(self) -> _Claim | None:
         now = self.monotonic()
-        due = [one for one in self._claims.values() if not one.agreed and one.due <= now]
+        due = [one for one in self._claims.values() if one.due <= now]
         return min(due, key=lambda one: one.due, default=None)
 
     def _patience(self) -> float | None:
-        waiting = [one.due for one in self._claims.values() if not one.agreed]
+        waiting = [one.due for one in self._claims.values()]
         return max(0.0, min(waiting) - self.monotonic()) if waiting else None

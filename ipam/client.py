@@ -164,11 +164,13 @@ class IPAMClient:
         *,
         rival_lives: PodLives = nobody_lives,
         named: bool = False,
+        runs_in: str = "",
     ) -> tuple[Allocation, ...]:
         """Make a migration target the alternate owner of every address of the VM.
 
         `named`: the API names this pod as the migration's target, so that no other keeps the
-        seat. The caller knows that addresses persist (`ipam.persistence`). Raises
+        seat; `runs_in`: the pod that has the VM, as it says. The caller knows that addresses
+        persist (`ipam.persistence`). Raises
         `MigrationRefused` when the VM has no address or belongs to another VM, `OwnerMismatch`
         while `rival_lives` says so of another target of the same migration.
         """
@@ -178,7 +180,9 @@ class IPAMClient:
             operation = Operation(
                 f"claim {handle_id} for a target",
                 Reads(handle_id),
-                lambda tx: vm.claim_target(tx, handle_id, owner, lives, named=named),
+                lambda tx: vm.claim_target(
+                    tx, handle_id, owner, lives, named=named, runs_in=runs_in
+                ),
             )
             return self._run(operation)
 

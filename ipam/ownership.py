@@ -196,7 +196,12 @@ def claim(
 
 
 def claim_target(
-    owners: Owners, target: Owner, lives: PodLives = nobody_lives, *, named: bool = False
+    owners: Owners,
+    target: Owner,
+    lives: PodLives = nobody_lives,
+    *,
+    named: bool = False,
+    runs_in: str = "",
 ) -> Owners:
     """Make a migration target the alternate owner, in place of any older target.
 
@@ -204,7 +209,9 @@ def claim_target(
     target: `named` is that pod, and takes the seat from any other, dead or alive. A rival that
     was promoted meanwhile gives the active seat back to the pod it had it from.
 
-    A target that was promoted already stays active. Raises `MigrationRefused` when the address
+    A target that was promoted already stays active. `runs_in` is the pod that the API has the VM
+    in: where that is the target of the migration before, whose agent has not yet promoted it, it
+    is promoted here, or it would lose its seat for good. Raises `MigrationRefused` when the address
     belongs to another VM, `OwnerMismatch` when another target of this migration lives.
     """
     if not named:
@@ -217,6 +224,8 @@ def claim_target(
         )
     if target.get("vmim-uid"):
         owners = _without_rival(owners, target)
+    if runs_in and owners.alternate.get("pod") == runs_in:
+        owners = promote(owners, {**owners.alternate})
     if same_pod(owners.active, target):
         alternate = {} if same_pod(owners.alternate, target) else owners.alternate
         return Owners(_refreshed(owners.active, target), alternate)
@@ -249,7 +258,8 @@ def promote(owners: Owners, target: Owner) -> Owners:
 
     The former source becomes the alternate and loses its `vmim-uid`: a late repeat of *its*
     promotion, which names that migration, is refused as long as the newer owner is there. A
-    caller that saw the VM come back to the former source names no migration.
+    caller that saw the VM come back to the former source names no migration; it may be mistaken
+    (its API was late), so the pod that it takes the seat from keeps what it may claim it by.
     Raises `OwnerMismatch` (final) when the target is not the alternate.
     """
     if same_pod(owners.active, target):
@@ -269,7 +279,7 @@ def promote(owners: Owners, target: Owner) -> Owners:
             f"active is {_pod_text(owners.active)}"
         )
     former = {key: value for key, value in owners.active.items() if key != "vmim-uid"}
-    return Owners(owners.alternate, former)
+    return Owners(owners.alternate, former if wanted else owners.active)
 
 
 def may_free(owners: Owners, leaver: Owner) -> bool:

@@ -21,7 +21,13 @@ from .transaction import Transaction
 
 
 def claim_target(
-    tx: Transaction, handle_id: str, target: Owner, lives: PodLives, *, named: bool
+    tx: Transaction,
+    handle_id: str,
+    target: Owner,
+    lives: PodLives,
+    *,
+    named: bool,
+    runs_in: str = "",
 ) -> tuple[Allocation, ...] | Again:
     """Make a migration target the alternate owner of everything the VM holds.
 
@@ -38,7 +44,7 @@ def claim_target(
         )
 
     def change(owners: Owners) -> Owners:
-        return ownership.claim_target(owners, target, lives, named=named)
+        return ownership.claim_target(owners, target, lives, named=named, runs_in=runs_in)
 
     if not change_owners(tx, found, change):
         return AGAIN

@@ -19,6 +19,7 @@ from enum import StrEnum
 from libtortie.kube.objects import (
     LABEL_LAUNCHER,
     LAUNCHER,
+    MigrationState,
     VirtualMachineInstance,
     VirtualMachineInstanceMigration,
 )
@@ -48,6 +49,20 @@ def chosen_targets(
     if vmi is not None and uid and vmi.status.migration_state.migration_uid == uid:
         named.add(vmi.status.migration_state.target_pod)
     return frozenset(named - {""})
+
+
+def runs_in(vmi: VirtualMachineInstance) -> str:
+    """The pod that the VM runs in, as the instance's last hand-off has it; empty without one."""
+    state = vmi.status.migration_state
+    return state.target_pod if state.completed and not state.failed else state.source_pod
+
+
+def holder_on(node: str, state: MigrationState) -> str:
+    """Of the pods of a hand-off the one that has the VM, given that the VM is on this node; empty
+    where the hand-off says nothing about the node."""
+    if state.source_node == state.target_node == node:
+        return state.target_pod if state.completed and not state.failed else state.source_pod
+    return {state.source_node: state.source_pod, state.target_node: state.target_pod}.get(node, "")
 
 
 def standing(

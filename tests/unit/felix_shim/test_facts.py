@@ -8,7 +8,7 @@ import pytest
 
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import Instance, Migration
-from felix_shim.facts import VirtualMachines, derive
+from felix_shim.facts import VirtualMachines, derive, update
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, Proof, Role
 from libtortie.datastore.port import Record
@@ -180,3 +180,65 @@ def test_a_would_be_target_that_took_no_part_in_the_last_hand_off_has_not_the_vm
     here = instance(NODE, state=state, pods=pods)
     assert facts(TARGET, here).proof is Proof.ELSEWHERE
     assert facts(SOURCE, here).proof is Proof.HERE
+
+
+HAND_OFF = {"migrationUid": "m2", "sourcePod": "gone", "targetPod": "src", "targetNode": NODE}
+
+
+def test_of_two_pods_of_the_vms_node_the_last_hand_off_says_which_has_it() -> None:
+    """A to B to A, and A's first pod lingers."""
+    pods = dict.fromkeys(["uid-of-src", "uid-of-old"], NODE)
+    here = instance(NODE, state={**HAND_OFF, "sourceNode": "n2"}, pods=pods)
+    assert facts(SOURCE, here).proof is Proof.HERE
+    assert facts(endpoint(endpoint_record("old")), here).proof is Proof.ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("ended", "holder"),
+    [({}, "src"), ({"completed": True}, "tgt"), ({"completed": True, "failed": True}, "src")],
+)
+def test_of_source_and_target_on_one_node_the_ended_hand_off_says_which(
+    ended: dict[str, bool], holder: str
+) -> None:
+    state = {
+        "migrationUid": "m1",
+        "sourcePod": "src",
+        "targetPod": "tgt",
+        "sourceNode": NODE,
+        "targetNode": NODE,
+        **ended,
+    }
+    for pod in (SOURCE, TARGET):
+        wanted = Proof.HERE if pod.id.pod == holder else Proof.ELSEWHERE
+        assert facts(pod, instance(NODE, state=state)).proof is wanted
+
+
+@pytest.mark.parametrize(
+    ("phase", "failed", "proof"),
+    [
+        ("Succeeded", False, Proof.ELSEWHERE),
+        ("Succeeded", True, Proof.HERE),
+        ("Running", False, Proof.HERE),
+    ],
+)
+def test_an_instance_that_was_sent_to_another_cluster_is_not_where_it_was(
+    phase: str, failed: bool, proof: Proof
+) -> None:
+    sent = instance(NODE, state={"migrationUid": "m1", "sourcePod": "src", "failed": failed})
+    status = sent.status.model_copy(update={"phase": phase})
+    assert facts(SOURCE, sent.model_copy(update={"status": status})).proof is proof
+
+
+def test_the_word_that_proof_rests_on_is_the_last_hand_off_or_another_run() -> None:
+    assert facts(SOURCE, instance(NODE)).word == ""
+    assert facts(SOURCE, instance(NODE, state={"migrationUid": "m3"})).word == "m3"
+    assert facts(SOURCE, instance(NODE, uid="another-run")).word == "another-run"
+
+
+def test_until_the_instances_are_listed_the_old_proof_and_its_word_hold() -> None:
+    before = Facts(proof=Proof.ELSEWHERE, word="m0")
+    machines = VirtualMachines(migrations_in_sync=True)
+    found = update(before, SOURCE, machines, NODE)
+    assert (found.proof, found.word) == (Proof.ELSEWHERE, "m0")
+    machines.instances_in_sync = True
+    assert update(before, SOURCE, machines, NODE).proof is Proof.UNKNOWN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import pytest
@@ -53,10 +53,19 @@ def test_a_clock_that_was_set_cannot_hold_a_raised_route(wall: float) -> None:
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.TIME_WAIT])
 def test_everything_else_comes_back_as_it_was(state: State) -> None:
-    facts = Facts(Role.TARGET, final=False, proof=Proof.ELSEWHERE, migration_uid="m2")
+    facts = Facts(Role.TARGET, final=False, proof=Proof.ELSEWHERE, migration_uid="m2", word="m1")
     machine = Machine(state, 4, facts, 3, 5, arrived=True, migration_uid="m1")
+    machine = replace(machine, told=True, unproved=True)
     loaded = load_machine(stored(machine, 1.0, 2.0), now=0.0, wall=2.0, settings=TIMING)
-    assert loaded == Machine(state, 5, facts, 3, 5, arrived=True, migration_uid="m1")
+    assert loaded == replace(machine, episode=5)
+
+
+def test_a_file_of_an_older_agent_is_read() -> None:
+    data = stored(Machine(State.LIVE, migration_uid="m1"), 1.0, 2.0)
+    for name in ("facts_word", "told", "unproved"):
+        del data[name]
+    loaded = load_machine(data, now=0.0, wall=2.0, settings=TIMING)
+    assert (loaded.state, loaded.told, loaded.unproved) == (State.LIVE, False, False)
 
 
 @pytest.mark.parametrize("change", [{"state": "alive"}, {"proof": "MAYBE"}, {"seen_raise": -1}])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from felix_shim.migration import (
+    RAISED,
     CancelTimer,
     Event,
     Facts,
@@ -63,7 +64,7 @@ ROWS = {
     Input.FINAL_NOT_HERE: "-S-----",
     Input.RAISED_ELSEWHERE: "D-SS---",
     Input.RAISE_GONE: "-----B-",
-    Input.PROVED_ELSEWHERE: "D------",
+    Input.PROVED_ELSEWHERE: "D-DD---",
     Input.TIMER: "---B---",
     Input.BECAME_SOURCE: "-BBBB--",
     Input.REMOVED: "EEEEEEE",
@@ -125,6 +126,12 @@ def test_late_signs_and_timers_change_nothing(row: Input, episode: int) -> None:
 TARGETING = Facts(Role.TARGET, final=False, proof=Proof.ELSEWHERE, migration_uid="m1")
 
 
+def heard() -> Machine:
+    """A target that has heard its VM."""
+    target, _ = settle(Machine(), TARGETING, 0.0, TIMING)
+    return step(target, Event(Input.SIGN, target.episode), 0.0, TIMING)[0]
+
+
 def test_an_ordinary_migration_as_the_target_lives_it() -> None:
     target, actions = settle(Machine(), TARGETING, 0.0, TIMING)
     assert (target.state, target.migration_uid) == (State.TARGET, "m1")
@@ -163,9 +170,43 @@ def test_a_cancelled_target_never_gets_a_route_or_the_address() -> None:
 
 
 def test_a_failed_phase_does_not_move_a_vm_that_spoke() -> None:
-    live = machine_in(State.LIVE, facts=TARGETING)
+    live = heard()
     failed = Facts(Role.NONE, final=True, proof=Proof.ELSEWHERE)
     assert settle(live, failed, 0.0, TIMING)[0].state is State.LIVE
+    known = replace(failed, word="m1")
+    assert settle(live, known, 0.0, TIMING)[0].state is State.LIVE
+
+
+def test_words_from_before_the_vm_came_do_not_take_its_route_when_it_is_the_next_source() -> None:
+    """The watch of migrations is ahead of the VMIs', which still tells of earlier failures."""
+    machine, leaving = heard(), Facts(Role.SOURCE, final=False, proof=Proof.ELSEWHERE, word="m0")
+    for word in ("m0", "m0b", "m1"):
+        machine, _ = settle(machine, replace(leaving, word=word), 1.0, TIMING)
+        assert machine.state is State.BASE
+    ended = replace(leaving, role=Role.NONE, final=True, word="m1")
+    machine, _ = settle(machine, ended, 1.0, TIMING)
+    assert machine.state is State.BASE
+    machine, _ = settle(machine, replace(leaving, word="m2"), 2.0, TIMING)
+    assert machine.state is State.DEPARTED
+
+
+def test_a_word_of_a_later_migration_ends_a_raise_whose_end_was_missed() -> None:
+    for first in (Facts(proof=Proof.HERE, word="m1"), Facts(proof=Proof.ELSEWHERE, word="m1")):
+        machine, _ = settle(heard(), first, 1.0, TIMING)
+        machine, _ = settle(machine, Facts(proof=Proof.ELSEWHERE, word="m2"), 2.0, TIMING)
+        assert machine.state is State.DEPARTED
+
+
+def test_beside_anothers_raise_the_next_source_stays_raised() -> None:
+    """A normal route would be no route: everybody prefers the raise, and nobody listens here."""
+    machine, _ = settle(heard(), Facts(Role.NONE, final=True, raised_elsewhere=1), 1.0, TIMING)
+    assert machine.state is State.SUPPRESSED, "a newer one"
+    machine, _ = step(machine, Event(Input.SIGN, machine.episode), 1.0, TIMING)
+    leaving = Facts(Role.SOURCE, final=False, proof=Proof.HERE, raised_elsewhere=1)
+    machine, _ = settle(machine, leaving, 2.0, TIMING)
+    assert machine.state in RAISED
+    machine, _ = settle(machine, replace(leaving, raised_elsewhere=0), 3.0, TIMING)
+    assert machine.state is State.BASE
 
 
 def test_a_lingering_cancelled_target_is_outvoted_by_the_next_one() -> None:
@@ -285,6 +326,9 @@ def test_listening_starts_anew_when_signs_begin_to_count() -> None:
         (State.TARGET, True, False, "m1", State.LIVE),
         (State.SUPPRESSED, True, False, "", State.LIVE),
         (State.BASE, True, False, "", State.BASE),
+        (State.SUPPRESSED, False, True, "m1", State.BASE),
+        (State.DEPARTED, False, True, "", State.BASE),
+        (State.DEPARTED, True, True, "", State.LIVE),
         (State.TIME_WAIT, True, False, "", State.TIME_WAIT),
         (State.SUPPRESSED, False, False, "m1", State.SUPPRESSED),
     ],

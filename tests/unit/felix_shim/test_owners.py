@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 import pytest
 
 from felix_shim.model import EndpointId
-from felix_shim.owners import LONGEST_DELAY, REFUSED_DELAY, RETRY, OwnerKeeper, Ownership
+from felix_shim.owners import (
+    AGREED_DELAY,
+    LONGEST_DELAY,
+    REFUSED_DELAY,
+    RETRY,
+    OwnerKeeper,
+    Ownership,
+)
 from ipam.client import IPAMClient
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Listing, Record, Snapshot
@@ -66,11 +73,24 @@ def test_one_attempt_when_the_store_agrees(
 ) -> None:
     keeper.want(wanted())
     assert keeper.attempt_due() == 1
-    clock.now += 1000
+    clock.now += AGREED_DELAY - 1
     keeper.want(wanted())
     assert keeper.attempt_due() == 0
     assert store.calls == [("handle", {"pod": "tgt"})]
     assert log.of("owner_swapped")[0]["endpoint"] == ENDPOINT
+
+
+def test_what_agreed_once_is_looked_at_again_and_taken_back(
+    keeper: OwnerKeeper, store: Store, clock: Clock, log: RecordingLog
+) -> None:
+    """An agent whose API was late may have taken the seat from this one."""
+    keeper.want(wanted())
+    assert keeper.attempt_due() == 1
+    for answer, told in ((True, 1), (Unavailable("x"), 1), (True, 2)):
+        store.answer = answer
+        clock.now += AGREED_DELAY
+        assert keeper.attempt_due() == 1
+        assert len(log.of("owner_swapped")) == told
 
 
 @pytest.mark.parametrize("error", [Unavailable("x"), Unauthorized("403"), Conflict("x"), False])
@@ -87,7 +107,7 @@ def test_retried_with_growing_delays_until_it_works(
     store.answer = True
     clock.now += LONGEST_DELAY
     assert keeper.attempt_due() == 1
-    clock.now += 1000
+    clock.now += LONGEST_DELAY
     assert keeper.attempt_due() == 0
 
 

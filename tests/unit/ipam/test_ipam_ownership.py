@@ -142,6 +142,16 @@ def test_target_that_was_promoted_already_stays_active() -> None:
     assert rules.claim_target(Owners(TARGET, SOURCE), again) == Owners(again, SOURCE)
 
 
+def test_the_next_target_first_promotes_the_one_that_has_the_vm() -> None:
+    """Its agent was away for the whole migration; without the seat it could never be promoted."""
+    third = vm_pod("third", node="n3", vmim_uid="m-2")
+    owners = rules.claim_target(Owners(SOURCE, TARGET), third, runs_in="dst")
+    assert owners == Owners(TARGET, third)
+    cancelled = rules.claim_target(Owners(SOURCE, TARGET), third, runs_in="src")
+    assert cancelled == Owners(SOURCE, third)
+    assert rules.claim_target(Owners(SOURCE, TARGET), TARGET, runs_in="src").active == SOURCE
+
+
 def test_promotion_swaps_and_repeating_it_changes_nothing() -> None:
     done = rules.promote(Owners(SOURCE, TARGET), TARGET)
     assert done == Owners(TARGET, SOURCE)
@@ -172,9 +182,13 @@ def test_late_repeat_of_an_overtaken_promotion_is_refused() -> None:
 
 def test_vm_that_came_back_to_its_source_is_promoted_there() -> None:
     owners = rules.promote(Owners(SOURCE, TARGET), TARGET)
-    assert rules.promote(owners, SOURCE) == Owners(
-        SOURCE, {key: value for key, value in TARGET.items() if key != "vmim-uid"}
-    )
+    assert rules.promote(owners, SOURCE) == Owners(SOURCE, TARGET)
+
+
+def test_a_source_that_was_mistaken_about_the_return_is_set_right_by_the_target() -> None:
+    """Its API was so late that it still named it when the target's raise was over already."""
+    owners = rules.promote(rules.promote(Owners(SOURCE, TARGET), TARGET), SOURCE)
+    assert rules.promote(owners, TARGET) == Owners(TARGET, SOURCE)
 
 
 def test_disown_takes_only_the_sandbox_that_leaves() -> None:
