@@ -114,7 +114,9 @@ class Chores:
 
     def own(self) -> None:
         """Say which endpoints must own their VMs' addresses."""
-        self.out.own(desired.owners(self.world.roster, self.identity.node))
+        world = self.world
+        in_sync = world.machines.in_sync or not world.kube
+        self.out.own(desired.owners(world.roster, self.identity.node, in_sync=in_sync))
 
     def write_status(self) -> None:
         """Files for exactly the endpoints whose policy is in force.

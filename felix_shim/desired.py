@@ -101,8 +101,15 @@ def watched(locals_: Iterable[Local]) -> dict[EndpointId, Watched]:
     }
 
 
-def owners(locals_: Iterable[Local], node: str) -> dict[EndpointId, Ownership]:
-    """The endpoints that must own their VM's addresses."""
+def owners(
+    locals_: Iterable[Local], node: str, *, in_sync: bool = True
+) -> dict[EndpointId, Ownership]:
+    """The endpoints that must own their VM's addresses.
+
+    Which migration gave an endpoint its VM makes a claim harmless that is out of date: IPAM knows
+    it. One that names none waits until the API is `in_sync`: what was remembered may be of before
+    the VM's departure.
+    """
     return {
         local.id: Ownership(
             endpoint=local.id,
@@ -116,7 +123,7 @@ def owners(locals_: Iterable[Local], node: str) -> dict[EndpointId, Ownership]:
                 pod_uid=local.endpoint.pod_uid,
                 vmi_name=local.endpoint.vm.vmi_name,
                 vmi_uid=local.endpoint.vm.vmi_uid,
-                vmim_uid="" if local.returned else local.machine.migration_uid,
+                vmim_uid=_migration_of(local),
             ),
             episode=local.machine.episode,
         )
@@ -124,7 +131,13 @@ def owners(locals_: Iterable[Local], node: str) -> dict[EndpointId, Ownership]:
         if local.endpoint.vm is not None
         and local.endpoint.vm.handle_id
         and wants_owner(local.machine)
+        and (in_sync or _migration_of(local))
     }
+
+
+def _migration_of(local: Local) -> str:
+    """The migration that a claim names."""
+    return "" if local.returned else local.machine.migration_uid
 
 
 def came_back(before: State, after: State) -> bool | None:

@@ -41,6 +41,11 @@ class VirtualMachines:
     )
     _instances: dict[Name, VirtualMachineInstance] = field(default_factory=dict)
 
+    @property
+    def in_sync(self) -> bool:
+        """Whether complete lists have been delivered."""
+        return self.migrations_in_sync and self.instances_in_sync
+
     def put(self, item: VirtualMachineInstanceMigration | VirtualMachineInstance) -> Name:
         """Take the newer form of an object; returns (namespace, name) of the VMI it is about."""
         if isinstance(item, VirtualMachineInstance):

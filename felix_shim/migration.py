@@ -65,6 +65,7 @@ __all__ = [
     "recover",
     "settle",
     "step",
+    "has_claimed",
     "wants_owner",
     "wants_signs",
 ]
@@ -131,10 +132,21 @@ def wants_signs(machine: Machine) -> bool:
 
 
 def wants_owner(machine: Machine) -> bool:
-    """Whether this endpoint must be the address's active owner in IPAM."""
-    if machine.state is State.BASE:
-        return machine.arrived or machine.facts.proof is Proof.HERE
-    return machine.state in RAISED
+    """Whether this endpoint must be the address's active owner in IPAM.
+
+    By the API's word alone it is only where that knows of no migration that takes the VM away:
+    what it says of the place is then older than the VM's arrival elsewhere.
+    """
+    if has_claimed(machine):
+        return True
+    facts = machine.facts
+    stays = facts.proof is Proof.HERE and facts.role is not Role.SOURCE
+    return machine.state is State.BASE and stays
+
+
+def has_claimed(machine: Machine) -> bool:
+    """Whether the VM came to this endpoint while it was watched, and has not left since."""
+    return machine.state in RAISED or (machine.state is State.BASE and machine.arrived)
 
 
 def step(

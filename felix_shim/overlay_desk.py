@@ -14,7 +14,7 @@ from ipaddress import ip_network
 
 from felix_shim.cluster import Cluster
 from felix_shim.events import CutOver, Listed, Stored, Unstored
-from felix_shim.migration import wants_owner
+from felix_shim.migration import has_claimed
 from felix_shim.model import EndpointId
 from felix_shim.overlay import Composer, Ground, Overlay, Whereabouts, uplink_of
 from felix_shim.overlay_places import Place, Placement, Pool, overlay_pools, place, placement
@@ -156,7 +156,7 @@ class OverlayDesk:
         """
         if local.endpoint.vm is None:
             return False
-        if not wants_owner(local.machine):
+        if not has_claimed(local.machine):
             self._confirmed.discard(local.id)
             return True
         if any(self._stored(address) == self.node for address in local.endpoint.addresses):
@@ -257,5 +257,5 @@ class OverlayDesk:
         for address, node in one.nodes.items():
             if node == self.node:
                 for local in self.roster.with_address(address):
-                    if wants_owner(local.machine):
+                    if has_claimed(local.machine):
                         self._confirmed.add(local.id)

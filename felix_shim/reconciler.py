@@ -53,6 +53,7 @@ from felix_shim.migration import (
     recover,
     settle,
     step,
+    wants_owner,
 )
 from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
@@ -330,6 +331,8 @@ class Reconciler:
         machine, actions = settle(local.machine, facts, self._clocks.monotonic(), world.settings)
         if machine != local.machine and local.endpoint.vm is not None:
             world.due.chores.add(MEMORY)
+        if wants_owner(machine) != wants_owner(local.machine):
+            world.due.chores.add(OWNERS)
         local.machine = machine
         self._follow(local, actions)
 

@@ -368,6 +368,7 @@ class World:
         if first:
             self.log.info("in_sync", kind=event.kind.api.kind, objects=len(event.delivered))
             self.everything()
+            self.due.chores.add(OWNERS)
 
     def _kube_policy(self, event: Seen | Vanished | InSync) -> None:
         self.desk.feed(event)

@@ -87,7 +87,9 @@ class Agents:
         pod = world.pod(name)
         assert pod is not None
         assert pod.machine is not None
-        wanted = self._product.wants_owner(who(pod), pod.machine, pod.returned)
+        node = world.nodes[pod.node]
+        in_sync = node.jobs is not None and node.instances is not None
+        wanted = self._product.wants_owner(who(pod), pod.machine, pod.returned, in_sync)
         if wanted is None:
             return world
         seats = self._product.promote(world.seats[pod.vmi], wanted)

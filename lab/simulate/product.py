@@ -262,9 +262,12 @@ class Product:
         returned = desired.came_back(pod.machine.state, after.state)
         return pod.returned if returned is None else returned
 
-    def _wants_owner(self, one: Who, machine: Machine, returned: bool) -> Attributes | None:
+    def _wants_owner(
+        self, one: Who, machine: Machine, returned: bool, in_sync: bool
+    ) -> Attributes | None:
         """The owner that an endpoint must be, None when it need not be."""
-        wanted = desired.owners((self._local(one, machine, returned),), node_name(one[1]))
+        local = self._local(one, machine, returned)
+        wanted = desired.owners((local,), node_name(one[1]), in_sync=in_sync)
         return next((attributes(item.owner) for item in wanted.values()), None)
 
     def _promote(self, seats: Seats, wanted: Attributes) -> Seats:

@@ -120,8 +120,40 @@ def test_a_vm_that_came_back_is_claimed_without_its_old_migration() -> None:
     assert bench.state("tgt") is State.DEPARTED
     assert bench.owned == {}
     bench.raised("")
-    bench.seen(migration("m2", "Failed", source="tgt", target="next"), instance(NODE))
+    failed = migration("m2", "Failed", source="tgt", target="next")
+    bench.seen(failed, instance(NODE))
     assert bench.metrics("tgt") == [1024]
-    for node in (bench, again(bench)):
-        (wanted,) = node.owned.values()
-        assert "vmim-uid" not in wanted.owner
+    (wanted,) = bench.owned.values()
+    assert "vmim-uid" not in wanted.owner
+    fresh = again(bench)
+    assert fresh.owned == {}, "the VM may have left since"
+    fresh.kube_in_sync(failed, instance(NODE))
+    assert list(fresh.owned.values()) == [wanted]
+
+
+def source_that_never_moved() -> Bench:
+    bench = Bench()
+    bench.start(objects=(instance(NODE),))
+    bench.attach(endpoint_record("src"))
+    assert len(bench.owned) == 1
+    return bench
+
+
+def test_what_a_source_remembers_takes_nobodys_seat() -> None:
+    """The VM left while its agent was down: a claim that names no migration would be obeyed."""
+    bench = source_that_never_moved().restarted()
+    bench.listed(endpoint_record("src"))
+    assert bench.owned == {}
+    bench.kube_in_sync(instance(NODE))
+    assert len(bench.owned) == 1
+
+
+def test_a_source_does_not_hold_its_seat_against_a_migration() -> None:
+    """Its target may be heard, and have the seat, before the API says anything of it."""
+    bench = source_that_never_moved()
+    bench.seen(migration("m1", source="src", target="tgt"))
+    assert bench.owned == {}
+    bench.seen(migration("m1", "Succeeded", source="src", target="tgt"))
+    assert bench.owned == {}, "the VMIs' watch may be the slower one"
+    bench.seen(migration("m1", "Failed", source="src", target="tgt"))
+    assert len(bench.owned) == 1
