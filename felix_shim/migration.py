@@ -134,13 +134,13 @@ def wants_signs(machine: Machine) -> bool:
 def wants_owner(machine: Machine) -> bool:
     """Whether this endpoint must be the address's active owner in IPAM.
 
-    By the API's word alone it is only where that knows of no migration that takes the VM away:
-    what it says of the place is then older than the VM's arrival elsewhere.
+    By the API's word alone it is only where no migration may have taken the VM away, one that is
+    live or that succeeded: what it says of the place is then older than the VM's arrival elsewhere.
     """
     if has_claimed(machine):
         return True
     facts = machine.facts
-    stays = facts.proof is Proof.HERE and facts.role is not Role.SOURCE
+    stays = facts.proof is Proof.HERE and facts.final and facts.role is not Role.SOURCE
     return machine.state is State.BASE and stays
 
 

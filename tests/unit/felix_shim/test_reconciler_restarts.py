@@ -151,8 +151,9 @@ def test_what_a_source_remembers_takes_nobodys_seat() -> None:
 def test_a_source_does_not_hold_its_seat_against_a_migration() -> None:
     """Its target may be heard, and have the seat, before the API says anything of it."""
     bench = source_that_never_moved()
-    bench.seen(migration("m1", source="src", target="tgt"))
-    assert bench.owned == {}
+    for names in ({}, {"source": "src", "target": "tgt"}):
+        bench.seen(migration("m1", **names))
+        assert bench.owned == {}
     bench.seen(migration("m1", "Succeeded", source="src", target="tgt"))
     assert bench.owned == {}, "the VMIs' watch may be the slower one"
     bench.seen(migration("m1", "Failed", source="src", target="tgt"))
