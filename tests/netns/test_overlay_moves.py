@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from libtortie.model.keys import Kind
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.mortal_agent import arm, disarm
 from tests.fakes.node_process import until
@@ -122,15 +121,15 @@ def test_the_guest_finds_its_gateway_where_it_left_it(site: OverlaySite) -> None
 
 def test_a_cluster_leaves_the_overlay_and_comes_back(site: OverlaySite) -> None:
     answered(site)
-    site.put(Kind.IP_POOL, "pool", cidr="10.65.0.0/24", blockSize=26, vxlanMode="CrossSubnet")
+    site.put_pool(4, vxlanMode="CrossSubnet")
     until("all in one subnet: no tunnel", lambda: site.ways()[1:] == ["n0 directly"] * 2)
     answered(site)
-    site.put(Kind.IP_POOL, "pool", cidr="10.65.0.0/24", blockSize=26)
+    site.put_pool(4)
     until("no device is left", lambda: not any(has_device(site)))
     assert all(
         line.get("protocol") != "80" for node in site.nodes for line in node.ip_json("route")
     )
-    site.put(Kind.IP_POOL, "pool", cidr="10.65.0.0/24", blockSize=26, vxlanMode="Always")
+    site.put_pool(4, vxlanMode="Always")
     until("every device is back", lambda: all(has_device(site)))
     until("all lead to n0", lambda: site.ways() == ["here", "n0", "n0"])
     answered(site)
