@@ -8,7 +8,7 @@ it is about. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -18,6 +18,7 @@ from felix_shim.kube_selectors import (
     PODS,
     Exact,
     LabelSelector,
+    OneOf,
     of_namespaces,
     pods_of,
     read_spec,
@@ -51,17 +52,11 @@ class PodsOf(Exact):
     pod_selector: LabelSelector
 
 
-class Subject(Exact):
+class Subject(OneOf):
     """`subject`: pods of some namespaces, all of them or some."""
 
     namespaces: LabelSelector | None = None
     pods: PodsOf | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Subject:
-        if (self.namespaces is None) is (self.pods is None):
-            raise ValueError("needs either namespaces or pods")
-        return self
 
     @property
     def selector(self) -> str:
@@ -80,7 +75,7 @@ class FromPeer(Subject):
         yield Entity(selector=self.selector)
 
 
-class ToPeer(Exact):
+class ToPeer(OneOf):
     """`to[]`."""
 
     namespaces: LabelSelector | None = None
@@ -89,10 +84,7 @@ class ToPeer(Exact):
     networks: Annotated[tuple[Network, ...], Field(max_length=25)] | None = None
 
     @model_validator(mode="after")
-    def _one_kind(self) -> ToPeer:
-        kinds = (self.namespaces, self.pods, self.nodes, self.networks)
-        if sum(one is not None for one in kinds) != 1:
-            raise ValueError("needs one of namespaces, pods, nodes and networks")
+    def _some_network(self) -> ToPeer:
         if self.networks == ():
             raise ValueError("networks: at least one is needed")
         return self
@@ -101,13 +93,17 @@ class ToPeer(Exact):
         """Any of which may be at that end; networks of one IP version each."""
         if self.nodes is not None:
             yield Entity(nodes=self.nodes.text())
-            return
-        if self.networks is None:
+        elif self.networks is not None:
+            yield from of_networks(self.networks)
+        else:
             yield Entity(selector=Subject(namespaces=self.namespaces, pods=self.pods).selector)
-            return
-        nets = [network_of(text) for text in self.networks]
-        for version in sorted({net.version for net in nets}):
-            yield Entity(nets=tuple(net for net in nets if net.version == version))
+
+
+def of_networks(texts: Iterable[str]) -> Iterator[Entity]:
+    """Whoever is in these networks: an entity for each IP version."""
+    nets = [network_of(text) for text in texts]
+    for version in sorted({net.version for net in nets}):
+        yield Entity(nets=tuple(net for net in nets if net.version == version))
 
 
 class NumberedPort(Exact):
@@ -117,33 +113,36 @@ class NumberedPort(Exact):
     port: PortNumber
 
 
-class Ports(Exact):
-    """`portRange`."""
+class Range(Exact):
+    """Ports from one to another."""
 
-    protocol: Protocol = "TCP"
     start: PortNumber
     end: PortNumber
 
     @model_validator(mode="after")
-    def _range(self) -> Ports:
+    def _rises(self) -> Range:
         if self.start > self.end:
             raise ValueError(f"start {self.start} is above end {self.end}")
         return self
 
+    @property
+    def ports(self) -> PortRange:
+        """The ports."""
+        return PortRange(self.start, self.end)
 
-class AdminPort(Exact):
+
+class Ports(Range):
+    """`portRange`."""
+
+    protocol: Protocol = "TCP"
+
+
+class AdminPort(OneOf):
     """`ports[]`; a name is that of a port of the receiving pod, of whatever protocol."""
 
     port_number: NumberedPort | None = None
     named_port: PortName | None = None
     port_range: Ports | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> AdminPort:
-        given = [one for one in (self.port_number, self.named_port, self.port_range) if one]
-        if len(given) != 1:
-            raise ValueError("needs one of portNumber, namedPort and portRange")
-        return self
 
     @property
     def match(self) -> tuple[int | None, PortRange | str]:
@@ -152,8 +151,7 @@ class AdminPort(Exact):
             port = self.port_number.port
             return PROTOCOLS[self.port_number.protocol], PortRange(port, port)
         if self.port_range is not None:
-            wanted = self.port_range
-            return PROTOCOLS[wanted.protocol], PortRange(wanted.start, wanted.end)
+            return PROTOCOLS[self.port_range.protocol], self.port_range.ports
         return None, self.named_port or ""
 
 

@@ -162,11 +162,14 @@ def _operation(wire: OperationWire) -> Operation:
 
 
 def function_name(name: str, direction: Direction, version: int) -> str:
-    """BIRD's quoted symbol for a filter's function: Calico's, hashed where it would be too long."""
+    """BIRD's quoted symbol for a filter's function: Calico's, hashed where it would be too long.
+
+    A hash begins with `_`, which no name has: no filter can be called like another's hash.
+    """
     tail = f"_{direction}FilterV{version}"
     room = SYMBOL_MAX - len("bgp_") - len(tail)
     if len(name) > room:
-        name = hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
+        name = "_" + hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
     return f"'bgp_{name}{tail}'"
 
 

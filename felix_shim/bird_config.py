@@ -81,11 +81,14 @@ def configured(cluster: Cluster, settings: Settings, problems: list[str]) -> Con
     }
     default = read.get("default", BGPConfigurationWire())
     own = read.get(f"node.{cluster.node}", BGPConfigurationWire())
+    locked_out = _password_lost(cluster, default)
+    if locked_out:
+        problems.append("BGPConfiguration default: no mesh: its nodeMeshPassword cannot be used")
     both = default.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
     _compare_priorities(both, settings, problems)
     return Configured(
         default_as=default.as_number or DEFAULT_AS,
-        mesh=default.node_to_node_mesh_enabled is not False,
+        mesh=default.node_to_node_mesh_enabled is not False and not locked_out,
         mesh_password=default.node_mesh_password,
         mesh_restart=_seconds(default.node_mesh_max_restart_time),
         services=_services(default),
@@ -111,6 +114,13 @@ def _read(name: str, spec: dict[str, Any], problems: list[str]) -> BGPConfigurat
     if unread:
         problems.append(f"{where}: not obeyed: {', '.join(sorted(unread))}")
     return wire
+
+
+def _password_lost(cluster: Cluster, read: BGPConfigurationWire) -> bool:
+    """Whether the mesh is to have a password, and what says which is wrong: never without it."""
+    stored = cluster.bgp_configurations().get("default")
+    asked = stored is not None and stored.spec.to_wire().get("nodeMeshPassword") is not None
+    return asked and read.node_mesh_password is None
 
 
 def _seconds(text: str) -> int | None:

@@ -254,7 +254,7 @@ class Neighbourhood:
         elif key not in self.secrets.known:
             self.complete = False
         elif (found := self.secrets.known[key]) is None:
-            self.problems.append(f"{name}: no session: there is no {where} for its password")
+            self.problems.append(f"{name}: no session: there is no {where}, or not for us")
         elif why := problem_of(found):
             self.problems.append(f"{name}: no session: {where} {why}")
         else:

@@ -9,6 +9,7 @@ is not. Pure but for `ServiceSource`, which follows Services and EndpointSlices 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,10 +18,12 @@ from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
+from felix_shim.bird_passwords import REFUSED_SECONDS
 from felix_shim.complaint import Complaint
 from felix_shim.events import BgpTold, Event, ServiceAddress
 from felix_shim.jsonlog import Log
 from felix_shim.sources import Listener
+from libtortie.errors import TortieError, Unavailable
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import Api, KubeObject, View
 from libtortie.kube.port import Applied, Gone, KubeClient
@@ -163,10 +166,12 @@ class ServiceSource:
     node: str
     post: Callable[[Event], None]
     log: Log
+    monotonic: Callable[[], float] = time.monotonic
     _services: dict[Name, Service] = field(default_factory=dict)
     _slices: dict[Name, Name | None] = field(default_factory=dict)
     """Of each slice the service that has a ready endpoint here by it, if there is one."""
     _synced: set[type[KubeObject]] = field(default_factory=set)
+    _refused_since: float | None = None
     _told: frozenset[ServiceAddress] | None = None
     _wanted: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -193,7 +198,12 @@ class ServiceSource:
         self._wanted.wait()
         complaint = Complaint(self.log, "api_watch_lost")
         client = Listener(self.kube)
-        for event in follow(client, kind, stop=self._stop, trouble=complaint.watch_lost):
+
+        def trouble(plural: str, error: TortieError, delay: float) -> None:
+            complaint.watch_lost(plural, error, delay)
+            self._refused(error)
+
+        for event in follow(client, kind, stop=self._stop, trouble=trouble):
             complaint.about("")
             with self._lock:
                 if isinstance(event, Applied):
@@ -205,6 +215,20 @@ class ServiceSource:
                         del known[name]
                     self._synced.add(kind)
                 self._tell()
+
+    def _refused(self, error: TortieError) -> None:
+        """An API that does not let us see services is not waited for: there are none, then.
+
+        While they are awaited BIRD stays as it is, with its sessions to nodes that are no more.
+        """
+        if isinstance(error, Unavailable):
+            return
+        with self._lock:
+            now = self.monotonic()
+            self._refused_since = now if self._refused_since is None else self._refused_since
+            if self._told is None and now - self._refused_since >= REFUSED_SECONDS:
+                self._told = frozenset()
+                self.post(BgpTold(services=self._told))
 
     def _service_here(self, found: EndpointSlice) -> Name | None:
         service = found.metadata.labels.get(SERVICE_NAME)

@@ -85,6 +85,7 @@ class Chores:
     rules_ready: bool = False
     _generation: int = 0
     _latest_rules: int = 0
+    _reconsidered: int = 0
     _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
@@ -311,6 +312,9 @@ class Chores:
         around: Surroundings,
     ) -> frozenset[str]:
         desk, check = self.world.desk, self.out.check_rules
+        if check is not None and wires.round != self._reconsidered:
+            self._reconsidered = wires.round
+            desk.reconsider(check)
         try:
             return self.out.apply_policy(desk.rules(endpoints, around), wires)
         except RuleRefused as error:

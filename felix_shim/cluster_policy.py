@@ -9,18 +9,18 @@ closes those it is about. Pure.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from felix_shim.admin_policy import PodsOf, Subject
+from felix_shim.admin_policy import PodsOf, Range, Subject, of_networks
 from felix_shim.kube_policy import Network, PortName, PortNumber
-from felix_shim.kube_selectors import PODS, Exact, LabelSelector, read_spec, readable_part
+from felix_shim.kube_selectors import PODS, Exact, LabelSelector, OneOf, read_spec, readable_part
 from libtortie.errors import InvalidInput
 from libtortie.kube.objects import View
 from libtortie.kube.policies import ClusterNetworkPolicy
-from libtortie.model.fields import network_of
 from libtortie.model.policy import (
     ADMIN_TIER,
     BASELINE_TIER,
@@ -99,43 +99,22 @@ class ClusterToPeer(ClusterPeer):
         if self.nodes is not None:
             yield Entity(nodes=self.nodes.text())
         elif self.networks is not None:
-            nets = [network_of(text) for text in self.networks]
-            for version in sorted({net.version for net in nets}):
-                yield Entity(nets=tuple(net for net in nets if net.version == version))
+            yield from of_networks(self.networks)
         else:
             yield from ClusterPeer.entities(self)
 
 
-class ClusterRange(Exact):
-    """`range`."""
-
-    start: PortNumber
-    end: PortNumber
-
-    @model_validator(mode="after")
-    def _range(self) -> ClusterRange:
-        if self.start > self.end:
-            raise ValueError(f"start {self.start} is above end {self.end}")
-        return self
-
-
-class ClusterPort(Exact):
+class ClusterPort(OneOf):
     """`destinationPort`."""
 
     number: PortNumber | None = None
-    range: ClusterRange | None = None
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> ClusterPort:
-        if (self.number is None) is (self.range is None):
-            raise ValueError("needs either number or range")
-        return self
+    range: Range | None = None
 
     @property
     def ports(self) -> PortRange:
         """The ports."""
         if self.range is not None:
-            return PortRange(self.range.start, self.range.end)
+            return self.range.ports
         assert self.number is not None
         return PortRange(self.number, self.number)
 
@@ -164,7 +143,7 @@ class ClusterProtocol(Choice):
         return PROTOCOLS[name.upper()], () if port is None else (port.ports,)
 
 
-class ClusterRule(Exact):
+class ClusterRule(Exact, ABC):
     """What all rules have. An end of a rule without peers would be nobody."""
 
     name: str = ""
@@ -174,9 +153,9 @@ class ClusterRule(Exact):
     ) = None
 
     @property
+    @abstractmethod
     def peers(self) -> tuple[ClusterPeer, ...]:
         """Whom it is about."""
-        raise NotImplementedError
 
     def unknown(self) -> str:
         """What of it is not known here, with its path; empty: nothing."""

@@ -19,6 +19,7 @@ from felix_shim.failsafe import MIGRATION_PORTS
 from felix_shim.peer_credentials import Files
 from felix_shim.peers import DEFAULT_PORT
 from felix_shim.policy_compile import merged
+from libtortie import go_yaml
 from libtortie.access import Access
 from libtortie.errors import InvalidInput
 from libtortie.model.fields import Encapsulation
@@ -287,7 +288,7 @@ def parse_config(
     the OS's, the last resort for a name.
     """
     try:
-        data = yaml.safe_load(text)
+        data = go_yaml.load(text)
     except yaml.YAMLError as error:
         raise InvalidInput(f"{where}: {error}") from error
     if data is None:

@@ -90,18 +90,11 @@ class VirtualMachines:
         return self._instances.get((vm.namespace, vm.vmi_name))
 
 
-def derive(
-    endpoint: Endpoint,
-    machines: VirtualMachines,
-    node: str,
-    *,
-    raised_elsewhere: int = 0,
-    stale_elsewhere: bool = False,
-) -> Facts:
-    """The facts about an endpoint, from migrations that are in sync."""
+def derive(endpoint: Endpoint, machines: VirtualMachines, node: str) -> Facts:
+    """The API's part of the facts about an endpoint, from migrations that are in sync."""
     vm = endpoint.vm
     if vm is None:
-        return Facts(raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
+        return Facts()
     migrations = machines.migrations_of(vm)
     instance = machines.instance_of(vm)
     target, found = _targeting(endpoint, migrations, instance, vm)
@@ -115,8 +108,6 @@ def derive(
         role=role,
         final=all(migration.final for migration in migrations),
         proof=Proof.ELSEWHERE if refused else prove(endpoint, vm, instance, node),
-        raised_elsewhere=raised_elsewhere,
-        stale_elsewhere=stale_elsewhere,
         migration_uid=target if found.target else "",
         refused=refused,
         word=_word(instance, vm),
@@ -141,20 +132,13 @@ def update(
     stale_elsewhere: bool = False,
 ) -> Facts:
     """The facts now; what a watch that is not in sync has not told yet stays as it was before."""
-    found = derive(
-        endpoint,
-        machines,
-        node,
-        raised_elsewhere=raised_elsewhere,
-        stale_elsewhere=stale_elsewhere,
-    )
-    if endpoint.vm is None:
-        return found
-    if not machines.migrations_in_sync:
-        return replace(before, raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
-    if machines.instances_in_sync:
-        return found
-    return replace(found, proof=before.proof, word=before.word)
+    found = derive(endpoint, machines, node)
+    if endpoint.vm is not None:
+        if not machines.migrations_in_sync:
+            found = before
+        elif not machines.instances_in_sync:
+            found = replace(found, proof=before.proof, word=before.word)
+    return replace(found, raised_elsewhere=raised_elsewhere, stale_elsewhere=stale_elsewhere)
 
 
 def prove(

@@ -16,8 +16,9 @@ import yaml
 from pydantic import Field
 
 from felix_shim.jsonlog import Log
+from libtortie import go_yaml
 from libtortie.errors import NotFound, TortieError, Unauthorized, Unavailable, first_line
-from libtortie.kube.objects import Api, KubeNode, KubeObject, View
+from libtortie.kube.objects import Api, KubeNode, KubeObject, NodeStatus
 from libtortie.kube.port import KubeClient, KubeReader, PatchType
 from libtortie.model.ipam import IPAddress
 from libtortie.model.plain_ip import plain_address
@@ -29,28 +30,6 @@ UP_MESSAGE = "Calico is running on this node"
 RETRY_SECONDS = 5.0
 ABSENT_SECONDS = 30.0
 _KUBE_SYSTEM = "kube-system"
-
-
-class Address(View):
-    """`status.addresses[]`."""
-
-    type: str = ""
-    address: str = ""
-
-
-class Condition(View):
-    """`status.conditions[]`."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-
-
-class NodeStatus(View):
-    """`Node.status`."""
-
-    addresses: tuple[Address, ...] = ()
-    conditions: tuple[Condition, ...] = ()
 
 
 class NodeView(KubeObject):
@@ -113,7 +92,7 @@ def _config_map(kube: KubeReader, name: str) -> ConfigMap | None:
 
 def _pod_subnet(kubeadm: ConfigMap) -> str:
     try:
-        body = yaml.safe_load(kubeadm.data.get("ClusterConfiguration", ""))
+        body = go_yaml.load(kubeadm.data.get("ClusterConfiguration", ""))
     except yaml.YAMLError:
         return ""
     networking = body.get("networking") if isinstance(body, dict) else None

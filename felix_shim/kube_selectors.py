@@ -6,7 +6,7 @@ A field that is not known here is an error: it may be what restricts the policy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,9 +22,22 @@ PODS = f"{LABEL_ORCHESTRATOR} == 'k8s'"
 
 
 class Exact(View):
-    """Part of a spec: camelCase names, immutable, null = absent, unknown fields refused."""
+    """Part of a spec: camelCase names alone, immutable, null = absent, unknown fields refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", populate_by_name=False)
+
+
+class OneOf(Exact):
+    """Part of a spec of which exactly one field is given."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        fields = type(self).model_fields
+        if sum(getattr(self, name) is not None for name in fields) != 1:
+            *most, last = (field.alias or name for name, field in fields.items())
+            one, link = ("either", "or") if len(most) == 1 else ("one of", "and")
+            raise ValueError(f"needs {one} {', '.join(most)} {link} {last}")
+        return self
 
 
 def _value(text: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from felix_shim.host_order import FORWARDED, HostStage
+from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HostPlan
 from felix_shim.label_index import LabelIndex, Labelled
 from felix_shim.peer_sets import PeerKind, PeerSets
@@ -159,8 +159,17 @@ class PolicyBook:
         """The kernel does not take a policy's rules: until it says something else, it is closed."""
         if policy in self._policies or policy.kind == "Profile":
             self._refused[policy] = problem
-            known = self._policies.get(policy)
-            self._outdated_parts.add(known.selector if known else _profile_part(policy.name))
+            self._outdated_parts.add(self._part(policy))
+
+    @property
+    def refusals(self) -> tuple[PolicyId, ...]:
+        """Whose rules the kernel did not take when it was last asked."""
+        return tuple(self._refused)
+
+    def forgive(self, policy: PolicyId) -> None:
+        """The kernel takes its rules now: what was in the way was not theirs, or is mended."""
+        if self._refused.pop(policy, None) is not None:
+            self._outdated_parts.add(self._part(policy))
 
     def log_as(self, prefix: str) -> None:
         """The lines of Log rules begin so."""
@@ -190,6 +199,7 @@ class PolicyBook:
     def remove_profile(self, name: str) -> None:
         """A profile is no more."""
         if self._profiles.pop(name, None) is not None:
+            self._refused.pop(profile_id(name), None)
             self._inherit(name, {})
             self._outdated(profile_id(name), _profile_part(name))
 
@@ -253,17 +263,20 @@ class PolicyBook:
         return self._rules
 
     def own_chains(self) -> dict[PolicyId, dict[str, Chain]]:
-        """Each policy and profile of a local endpoint by itself: chains that go nowhere else."""
+        """Each policy and profile of a local endpoint by itself: chains that lead to nothing but
+        where allowed packets go."""
         keys = (*self._locals, *self._hosts)
         texts = frozenset().union(*(self._subjects.selecting(key) for key in keys))
         found: dict[PolicyId, dict[str, Chain]] = {}
+        stages = _STAGES if self._hosts else tuple(Direction)
         for owner in sorted(one for text in texts for one in self._selecting[text]):
             policy = self._policies[owner]
             found[owner] = {
                 chain_name(way, owner): own_chain(
                     way, rules_of(policy, way) or (), self._log_prefix
                 )
-                for way in Direction
+                for way in stages
+                if isinstance(way, Direction) or way.takes(policy)
             }
         mine = (*self._locals.values(), *(end.profiles for end in self._hosts.values()))
         for name in sorted({name for profiles in mine for name in profiles}):
@@ -287,6 +300,11 @@ class PolicyBook:
         for direction in _STAGES:
             self._own.pop((owner, direction), None)
         self._outdated_parts.add(part)
+
+    def _part(self, owner: PolicyId) -> str:
+        """What the plans have in common that a policy or profile is in."""
+        known = self._policies.get(owner)
+        return known.selector if known else _profile_part(owner.name)
 
     def _drop_outdated(self) -> None:
         """Forget plans that are made of something that is another now, and who goes by them."""
@@ -363,7 +381,8 @@ class PolicyBook:
         return _Plan(ways, chains, limits=limits, sets=_sets_of(chains))
 
     def _host_plan(self, end: HostEnd, policies: list[Policy]) -> _Plan:
-        """What is wrong closes it; for what goes through it only if that is policed at all."""
+        """What is wrong closes it; for what goes through it only if that is policed at all, and
+        what the others say of that, before conntrack and before DNAT too, stays in force."""
         problems = list(self._problems(policies, end.profiles))
         if end.problem:
             problems.append((PolicyId(end.name, "", "HostEndpoint"), end.problem))
@@ -371,7 +390,9 @@ class PolicyBook:
         forward = any(one.forwarded for one in policies if one.id in wrong)
         chains: dict[str, Chain] = {}
         courses: dict[HostStage, str] = {}
-        for stage in HostStage if not wrong else () if forward else FORWARDED:
+        for stage in HostStage:
+            if wrong and (forward or stage.has_profiles):
+                continue
             profiles = end.profiles if stage.has_profiles else ()
             wanted = course(stage, policies, profiles, self._tiers)
             if wanted.stretches or stage.has_profiles:

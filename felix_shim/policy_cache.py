@@ -28,6 +28,8 @@ FORMAT = 1
 PAUSE_SECONDS = 0.1
 """Between two savings at least, in which changes gather; much that is saved has longer ones. What
 an agent hears for the first time waits for none: killed before, the next one would know nothing."""
+RETRY_SECONDS = 5.0
+"""Before what could not be saved is tried again: the disk is full, say."""
 PAUSE_FACTOR = 10.0
 """How much longer than a saving a pause is."""
 
@@ -41,6 +43,7 @@ class PolicyCache:
     boot_id: str
     log: Log
     pause: float = PAUSE_SECONDS
+    retry: float = RETRY_SECONDS
     _waiting: dict[type[PolicyObject], tuple[PolicyObject, ...]] = field(default_factory=dict)
     _saved: set[type[PolicyObject]] = field(default_factory=set)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -66,21 +69,28 @@ class PolicyCache:
             return None
 
     def run(self) -> None:
-        """The thread's body: saves what is put, until `stop`; what waits then is still saved."""
+        """The thread's body: saves what is put, until `stop`; what waits then is still saved.
+
+        What cannot be saved waits for the next attempt, unless something newer does.
+        """
         while True:
             with self._condition:
                 while not self._waiting and not self._stop.is_set():
                     self._condition.wait()
                 waiting, self._waiting = self._waiting, {}
+                last = self._stop.is_set()
             began = time.monotonic()
-            for kind, objects in waiting.items():
-                self._save(kind, objects)
+            problems = {kind: self._save(kind, one) for kind, one in waiting.items()}
+            failed = {kind: waiting[kind] for kind, problem in problems.items() if problem}
+            self._trouble.about(next(filter(None, problems.values()), ""))
+            if last:
+                return
             self._saved |= waiting.keys()
-            pause = max(self.pause, PAUSE_FACTOR * (time.monotonic() - began))
+            least = self.retry if failed else self.pause
+            pause = max(least, PAUSE_FACTOR * (time.monotonic() - began))
             with self._condition:
                 self._condition.wait_for(self._hurried, pause)
-                if self._stop.is_set() and not self._waiting:
-                    return
+                self._waiting = failed | self._waiting
 
     def stop(self) -> None:
         """Make `run` return soon."""
@@ -94,7 +104,8 @@ class PolicyCache:
     def _path(self, kind: type[PolicyObject]) -> Path:
         return self.directory / f"{kind.api.plural}.json"
 
-    def _save(self, kind: type[PolicyObject], objects: tuple[PolicyObject, ...]) -> None:
+    def _save(self, kind: type[PolicyObject], objects: tuple[PolicyObject, ...]) -> str:
+        """Why it failed; empty: it is saved."""
         body = {
             "format": FORMAT,
             "bootID": self.boot_id,
@@ -104,9 +115,8 @@ class PolicyCache:
         try:
             replace_file(self._path(kind), json.dumps(body).encode() + b"\n", 0o600)
         except OSError as error:
-            self._trouble.about(f"{self._path(kind)}: {first_line(error)}")
-        else:
-            self._trouble.about("")
+            return f"{self._path(kind)}: {first_line(error)}"
+        return ""
 
     def _decoded(self, kind: type[PolicyObject], raw: bytes) -> tuple[PolicyObject, ...] | None:
         body = json.loads(raw)

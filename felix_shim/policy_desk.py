@@ -10,7 +10,8 @@ What cannot be read is named in the log once, and never lets more pass: see `pol
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface, ip_network
 
@@ -19,21 +20,24 @@ from felix_shim.jsonlog import Log
 from felix_shim.kube_desk import KubeDesk
 from felix_shim.model import Endpoint
 from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, policy_set
-from felix_shim.policy_blame import RuleRefused, refused
+from felix_shim.policy_blame import Question, RuleRefused, refused
 from felix_shim.policy_book import Closed, PolicyBook, PolicyRules, Ways
 from felix_shim.policy_compile import sets_of
-from felix_shim.policy_sets import Elements
+from felix_shim.policy_order import BUILT_IN_TIERS
+from felix_shim.policy_sets import Elements, literal
 from felix_shim.rules import Chain, SetKey
 from felix_shim.surroundings import NOTHING_AROUND, NodeRules, Surroundings
 from felix_shim.unreadable_sets import Unreadable
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
+from libtortie.model.names import ORCHESTRATOR_K8S
 from libtortie.model.policy import (
     LABEL_NAMESPACE,
     LABEL_ORCHESTRATOR,
     LABEL_SERVICE_ACCOUNT,
     UNREADABLE,
+    IPNetwork,
     Item,
     NamedPort,
     PolicyId,
@@ -51,10 +55,14 @@ from libtortie.model.policy_wire import (
     read_profile,
     unreadable_policy,
 )
-from libtortie.model.resources import Resource, Tier, WorkloadEndpoint
+from libtortie.model.resources import EndpointPort, Resource, Tier, WorkloadEndpoint
 
 NO_API = "spec: matches by service need the Kubernetes API, which this agent has not"
 Change = Stored | Unstored | Listed | Seen | Vanished | InSync
+_SELECTED = (Kind.NETWORK_SET, Kind.GLOBAL_NETWORK_SET, Kind.HOST_ENDPOINT)
+"""Administrators' own, which rules select: one that is lost would open what denies it."""
+MOST_ASKED = 8
+"""Refused policies that are asked about by themselves at a time."""
 Check = Callable[[Mapping[str, Chain], Mapping[SetKey, Elements]], str]
 """Why the kernel would refuse chains and sets; empty when it takes them."""
 
@@ -77,6 +85,7 @@ class PolicyDesk:
     _node_rules: NodeRules = field(default_factory=NodeRules)
     _compiled: dict[Key, tuple[Endpoint, Ways, EndpointPolicy]] = field(default_factory=dict)
     _closings: list[tuple[Endpoint, str]] = field(default_factory=list)
+    _asked: int = 0
 
     def __post_init__(self) -> None:
         self._of_kube = KubeDesk(self.book, self.kube)
@@ -114,12 +123,8 @@ class PolicyDesk:
 
         True when there are any: then rules without them are worth another attempt.
         """
-        chains, sets = self.book.own_chains(), self.book.rules().sets
-
-        def question(owners: Sequence[PolicyId]) -> str:
-            asked = {name: chain for one in owners for name, chain in chains[one].items()}
-            return check(asked, {key: sets[key] for key in wanted_sets(asked) if key in sets})
-
+        chains = self.book.own_chains()
+        question = self._question(check, chains)
         suspects = [owner for owner, own in chains.items() if error.chain in own]
         found = refused(tuple(chains), question, suspects)
         for owner, problem in found.items():
@@ -127,7 +132,39 @@ class PolicyDesk:
             self.book.refuse(owner, problem)
         return bool(found)
 
+    def reconsider(self, check: Check) -> None:
+        """Ask again about those whose rules were refused: the cause may not have been theirs.
+
+        All at once, then about some of them by turns: each question takes the lane's time.
+        """
+        refusals = self.book.refusals
+        if not refusals:
+            return
+        chains = self.book.own_chains()
+        question = self._question(check, chains)
+        unused = [one for one in refusals if one not in chains]
+        asked = [one for one in refusals if one in chains]
+        if asked and question(asked):
+            place = self._asked % len(asked)
+            asked = [*asked[place:], *asked[:place]][:MOST_ASKED]
+            self._asked += len(asked)
+            asked = [one for one in asked if not question((one,))]
+        for owner in (*unused, *asked):
+            self.log.info("policy_taken_again", policy=owner)
+            self.book.forgive(owner)
+
     # -- inside ------------------------------------------------------------------------------
+
+    def _question(
+        self, check: Check, chains: Mapping[PolicyId, Mapping[str, Chain]]
+    ) -> Question[PolicyId]:
+        sets = self.book.rules().sets
+
+        def question(owners: Sequence[PolicyId]) -> str:
+            asked = {name: chain for one in owners for name, chain in chains[one].items()}
+            return check(asked, {key: _found(key, sets) for key in wanted_sets(asked)})
+
+        return question
 
     def _endpoint_rules(
         self, key: Key, endpoint: Endpoint, ways: Ways
@@ -167,8 +204,7 @@ class PolicyDesk:
             case ResourceKey(), WorkloadEndpoint() as endpoint:
                 self._endpoint(record.key, endpoint)
             case ResourceKey(), Tier() as tier:
-                passes = tier.spec.default_action == "Pass"
-                self.book.put_tier(TierRank(tier.metadata.name, tier.spec.order, passes))
+                self.book.put_tier(rank_of(tier))
             case ResourceKey(kind), Resource() as resource:
                 self._resource(kind, record.key, resource)
 
@@ -210,7 +246,7 @@ class PolicyDesk:
                 self._of_kube.put_copy(Profile(name, problem=UNREADABLE))
             case ResourceKey(Kind.TIER, name):
                 self.book.put_tier(TierRank(name, problem=f"Tier {name}: {UNREADABLE}"))
-            case ResourceKey(Kind.NETWORK_SET | Kind.GLOBAL_NETWORK_SET as kind, name, space):
+            case ResourceKey(kind, name, space) if kind in _SELECTED:
                 problem = f"{PolicyId(name, space, kind.value)}: {UNREADABLE}"
                 self.book.put_unreadable(key, Unreadable(problem))
 
@@ -261,9 +297,23 @@ class PolicyDesk:
         self._closed = closed
 
 
+def _found(key: SetKey, sets: Mapping[SetKey, Elements]) -> Elements:
+    """What is in a set; one that only the rules of who is closed look into is not kept."""
+    return sets.get(key) or (literal(key) if key.kind.literal else Elements())
+
+
 def wanted_sets(chains: Mapping[str, Chain]) -> frozenset[SetKey]:
     """The sets that these chains look into."""
     return frozenset().union(*(sets_of(chain) for chain in chains.values()))
+
+
+def rank_of(tier: Tier) -> TierRank:
+    """A stored tier's place; what is not said of a tier that is always there is as it always is."""
+    name, spec = tier.metadata.name, tier.spec
+    known = BUILT_IN_TIERS.get(name, TierRank(name))
+    said = "default_action" in spec.model_fields_set
+    passes = spec.default_action == "Pass" if said else known.passes
+    return TierRank(name, known.order if spec.order is None else spec.order, passes)
 
 
 def item_of(endpoint: WorkloadEndpoint) -> Item:
@@ -271,20 +321,25 @@ def item_of(endpoint: WorkloadEndpoint) -> Item:
     spec, metadata = endpoint.spec, endpoint.metadata
     labels = own_labels(metadata.labels) | {
         LABEL_NAMESPACE: metadata.namespace,
-        LABEL_ORCHESTRATOR: spec.orchestrator,
+        LABEL_ORCHESTRATOR: spec.orchestrator or ORCHESTRATOR_K8S,
     }
     if spec.service_account_name:
         labels[LABEL_SERVICE_ACCOUNT] = spec.service_account_name
-    try:
-        nets = tuple(ip_network(ip_interface(text).ip) for text in spec.ip_networks)
-    except ValueError:
-        nets = ()
-    ports = []
-    for port in spec.ports:
-        try:
+    ports = tuple(_named_ports(spec.ports))
+    return Item(
+        tuple(sorted(labels.items())), spec.profiles, tuple(_hosts(spec.ip_networks)), ports
+    )
+
+
+def _hosts(texts: Iterable[str]) -> Iterator[IPNetwork]:
+    for text in texts:
+        with suppress(ValueError):
+            yield ip_network(ip_interface(text).ip)
+
+
+def _named_ports(ports: Iterable[EndpointPort]) -> Iterator[NamedPort]:
+    for port in ports:
+        with suppress(ValueError):
             number = protocol_number(port.protocol)
-        except ValueError:
-            continue
-        if port.name:
-            ports.append(NamedPort(port.name, number, port.port))
-    return Item(tuple(sorted(labels.items())), spec.profiles, nets, tuple(ports))
+            if port.name and 0 < port.port < 1 << 16:
+                yield NamedPort(port.name, number, port.port)

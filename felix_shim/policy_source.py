@@ -2,8 +2,8 @@
 
 While the API is away what was heard last counts, and nothing waits for it. A new agent that finds
 it away, or slow, begins with what the last one heard (`policy_cache.py`). A server that does not
-know a kind has none of its objects; those that were there before were told of as deleted, or are
-kept.
+know a kind has none of its objects; those that were there before, also in an earlier agent's time,
+were told of as deleted, or are kept.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class PolicySource:
     _known: dict[tuple[str, str], PolicyObject] = field(default_factory=dict)
     _listed: bool = False
     _heard: bool = False
+    _remembers: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _complaint: Complaint = field(init=False)
@@ -94,16 +95,13 @@ class PolicySource:
 
     def _in_trouble(self, kind: str, error: TortieError, delay: float) -> None:
         """An attempt failed."""
-        if isinstance(error, NotServed):
-            if not self._listed:
-                self.log.info("kind_not_served", kind=kind)
-                with self._lock:
-                    self._heard = True
-                self._synced(frozenset())
-                self.cache.put(self.kind, ())
-            return
         self._recall()
-        self._complaint.watch_lost(kind, error, delay)
+        if not isinstance(error, NotServed) or (self._remembers and not self._listed):
+            self._complaint.watch_lost(kind, error, delay)
+        elif not self._listed:
+            self.log.info("kind_not_served", kind=kind)
+            self._synced(frozenset())
+            self.cache.put(self.kind, ())
 
     def _recall(self) -> None:
         """Begin with what was heard last, if nothing has been heard yet; once."""
@@ -114,6 +112,7 @@ class PolicySource:
             found = self.cache.load(self.kind)
             if found is None:
                 return
+            self._remembers = bool(found)
             self.log.info("policy_remembered", kind=self.kind.api.plural, objects=len(found))
             for one in found:
                 self.post(Seen(one))

@@ -69,27 +69,13 @@ def _apply(
             complain(f"{field}: {error}")
             return weaker
 
-    def pair(family: str, weaker: Priorities, normal: int, elevated: int) -> Priorities:
-        return _priorities(weaker, normal, elevated, f"{name}: {family}", problems)
-
-    gate = settings.gate
+    gate, spoofing = settings.gate, spec.workload_source_spoofing
+    convergence = spec.live_migration_route_convergence_time
     read("interfacePrefix", spec.interface_prefix, parse_interface_prefix, "")
-    four = pair(
-        "ipv4",
-        settings.ipv4,
-        spec.ipv4_normal_route_priority,
-        spec.ipv4_elevated_route_priority,
-    )
-    six = pair(
-        "ipv6",
-        settings.ipv6,
-        spec.ipv6_normal_route_priority,
-        spec.ipv6_elevated_route_priority,
-    )
-    convergence, spoofing = (
-        spec.live_migration_route_convergence_time,
-        spec.workload_source_spoofing,
-    )
+    wanted4 = (spec.ipv4_normal_route_priority, spec.ipv4_elevated_route_priority)
+    wanted6 = (spec.ipv6_normal_route_priority, spec.ipv6_elevated_route_priority)
+    four = _priorities(settings.ipv4, *wanted4, f"{name}: ipv4", problems)
+    six = _priorities(settings.ipv6, *wanted6, f"{name}: ipv6", problems)
     return Settings(
         read("floatingIPs", spec.floating_ips, parse_floating_ips, settings.floating_ips),
         read("workloadSourceSpoofing", spoofing, parse_source_spoofing, settings.source_spoofing),

@@ -34,6 +34,7 @@ from felix_shim.events import (
 from felix_shim.jsonlog import Log
 from felix_shim.outlets import BIRD
 from felix_shim.routes import is_ours
+from felix_shim.wanted import Wanted
 from libtortie.datastore.port import Datastore, Listing, Put, Watch
 from libtortie.errors import Compacted, NotFound, TortieError, Unavailable, first_line
 from libtortie.kube.follow import follow
@@ -257,35 +258,20 @@ class RaisesSource:
     alive: Callable[[], bool]
     post: Post
     log: Log
-    _addresses: frozenset[IPAddress] = frozenset()
-    _urgent: bool = False
-    _stopped: bool = False
     _down: bool = False
-    _condition: threading.Condition = field(default_factory=threading.Condition)
+    _wanted: Wanted[IPAddress] = field(default_factory=lambda: Wanted(_pause))
 
     def want(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
         """From now on these addresses matter; look at once if `urgent` or if any is new."""
-        with self._condition:
-            self._urgent |= urgent or not addresses <= self._addresses
-            self._addresses = addresses
-            if self._urgent:
-                self._condition.notify()
+        self._wanted.want(addresses, urgent=urgent)
 
     def stop(self) -> None:
         """End `run` soon."""
-        with self._condition:
-            self._stopped = True
-            self._condition.notify()
+        self._wanted.stop()
 
     def run(self) -> None:
         """The thread's body."""
-        while True:
-            with self._condition:
-                if not self._urgent and not self._stopped:
-                    self._condition.wait(RAISES_SECONDS if self._addresses else LIVENESS_SECONDS)
-                if self._stopped:
-                    return
-                addresses, self._urgent = self._addresses, False
+        for addresses in self._wanted.rounds():
             self.look(addresses)
 
     def look(self, addresses: frozenset[IPAddress]) -> None:
@@ -304,3 +290,7 @@ class RaisesSource:
         if not answered and not self._down:
             self.post(Done(BIRD, 0, error="BIRD does not answer"))
         self._down = not answered
+
+
+def _pause(addresses: frozenset[IPAddress]) -> float:
+    return RAISES_SECONDS if addresses else LIVENESS_SECONDS

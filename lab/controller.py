@@ -16,13 +16,14 @@ from typing import Generic, TypeVar
 from lab import kubevirt, names, world
 from lab.guest_kind import Wishes
 from lab.hypervisor import Guest, Guests, Move
-from lab.objects import Claim, ClusterNode, LabMigration, LabPod, LabVM, LabVMI
+from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.tools import LabError
 from libtortie.errors import AlreadyExists, Conflict, NotFound, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Gone
+from tortiectl.kubevirt.objects import Claim, Node
 
 T = TypeVar("T", bound=KubeObject)
 RETRY_S = 0.5
@@ -89,7 +90,7 @@ class Controller:
         self._vmis = Mirror(client, LabVMI, self._wake.set)
         self._migrations = Mirror(client, LabMigration, self._wake.set)
         self._pods = Mirror(client, LabPod, self._wake.set)
-        self._nodes = Mirror(client, ClusterNode, self._wake.set)
+        self._nodes = Mirror(client, Node, self._wake.set)
         self._claims = Mirror(client, Claim, self._wake.set)
 
     def poke(self) -> None:

@@ -166,19 +166,24 @@ def main() -> None:
     ports = BridgePorts()
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     wire.bind((what.target, 0))
-    _say({"ready": True})
+    say({"ready": True})
     if not sys.stdin.readline():
         return
     report = perform(
-        what, ports, wire.send, lambda off, on: _say({"unplugged_ns": off, "plugged_ns": on})
+        what, ports, wire.send, lambda off, on: say({"unplugged_ns": off, "plugged_ns": on})
     )
-    fresh = options.report.with_suffix(".new")
+    keep(report, options.report)
+    say(asdict(report))
+
+
+def keep(report: Report, file: Path) -> None:
+    """Write a report down whole, for who starts anew while the guest moves."""
+    fresh = file.with_suffix(".new")
     fresh.write_text(report.to_json())
-    fresh.rename(options.report)
-    _say(asdict(report))
+    fresh.rename(file)
 
 
-def _say(message: dict[str, object]) -> None:
+def say(message: dict[str, object]) -> None:
     """Tell who started this; a guest that is moving moves on when nobody listens any more."""
     with suppress(BrokenPipeError):
         print(json.dumps(message), flush=True)

@@ -37,7 +37,7 @@ def plan_evacuation(vmi: LabVMI, world: World) -> Iterator[Action]:
     launchers = [pod for pod in world.launchers(vmi) if not pod.finished]
     if busy or len(launchers) > 1 or vmi.spec.eviction_strategy not in MIGRATING_STRATEGIES:
         return
-    if live_migratable(vmi, world.surroundings(vmi)).status == "True":
+    if live_migratable(vmi, world.surroundings()).status == "True":
         earlier = sorted(job.metadata.uid for job in jobs)
         yield Create(LabMigration, evacuation_body(vmi, node, *earlier))
 

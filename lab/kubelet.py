@@ -23,7 +23,7 @@ from typing import Any
 
 from lab import names
 from lab.cni_runtime import Runtime, result_addresses
-from lab.objects import ClusterNode, LabPod
+from lab.objects import LabPod
 from lab.processes import in_namespaces, namespace_inodes
 from lab.sandbox import (
     Sandbox,
@@ -40,6 +40,7 @@ from libtortie.errors import NotFound, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.follow import follow
 from libtortie.kube.port import Applied, Gone
+from tortiectl.kubevirt.objects import Node
 
 Log = Callable[[str], None]
 RELIST_S = 1.0
@@ -101,7 +102,7 @@ class Kubelet:
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
         status = {"status": {"conditions": [ready]}}
         try:
-            self._client.patch(ClusterNode, self._node.name, "", status, subresource="status")
+            self._client.patch(Node, self._node.name, "", status, subresource="status")
         except TortieError as error:
             self._log(f"node {self._node.name}: {first_line(error)}")
             return False

@@ -154,7 +154,7 @@ def _running(vmi: LabVMI, interface: str, guest: GuestView, world: World) -> Pat
 
 
 def _verdicts(vmi: LabVMI, world: World) -> tuple[Condition, Condition]:
-    around = world.surroundings(vmi)
+    around = world.surroundings()
     return live_migratable(vmi, around), storage_live_migratable(vmi, around)
 
 
@@ -208,5 +208,5 @@ def _left_at(vmi: LabVMI, pod: LabPod, world: World) -> str | None:
     records = [one.status.migration_state for one in world.migrations_of(vmi)]
     for state in (vmi.status.migration_state, *reversed(records)):
         if state.completed and not state.failed and state.source_pod == pod.metadata.name:
-            return state.end_timestamp
+            return state.end_timestamp or None
     return None

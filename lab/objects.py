@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
-from lab.spec import Affinity, LabVMISpec
-from libtortie.kube.objects import (
-    Api,
-    KubeNode,
-    KubeNodeSpec,
-    KubeObject,
-    Meta,
-    MigrationState,
-    Pod,
-    PodSpec,
-    PodStatus,
-    View,
-    VirtualMachine,
-    VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
-    VMIMSpec,
-    VMIMStatus,
-    VMIStatus,
-)
+from lab.spec import LabAffinity, LabVMISpec
+from libtortie.kube import objects as kube
+from libtortie.kube.objects import Meta, Pod, PodSpec, PodStatus, View, VirtualMachine
+from tortiectl.kubevirt import objects as views
 
-LABEL_LAUNCHER = "kubevirt.io"
-LAUNCHER = "virt-launcher"
+LABEL_LAUNCHER, LAUNCHER = kube.LABEL_LAUNCHER, kube.LAUNCHER
 HOTPLUG = "hotplug-disk"
-LABEL_CREATED_BY = "kubevirt.io/created-by"
+LABEL_CREATED_BY, LABEL_SCHEDULABLE = views.LABEL_CREATED_BY, views.LABEL_SCHEDULABLE
 LABEL_NODE = "kubevirt.io/nodeName"
 LABEL_TARGET_NODE = "kubevirt.io/migrationTargetNodeName"
-LABEL_JOB = "kubevirt.io/migrationJobUID"
 LABEL_VMI = "vmi.kubevirt.io/id"
 LABEL_VM_NAME = "vm.kubevirt.io/name"
 LABEL_VMI_NAME = "kubevirt.io/vmi-name"
-LABEL_SCHEDULABLE = "kubevirt.io/schedulable"
-ANNOTATION_JOB_NAME = "kubevirt.io/migrationJobName"
+LABEL_JOB, ANNOTATION_JOB_NAME = kube.LABEL_MIGRATION_JOB, kube.ANNOTATION_MIGRATION_NAME
 ANNOTATION_DOMAIN = "kubevirt.io/domain"
 ANNOTATION_UNIX = "kubevirt.io/migrationTransportUnix"
 ANNOTATION_EVICT = "descheduler.alpha.kubernetes.io/request-evict-only"
 ANNOTATION_READY = "kubevirt.io/migration-target-ready-timestamp"
-ANNOTATION_BRIDGE_MIGRATION = "kubevirt.io/allow-pod-bridge-network-live-migration"
 ANNOTATION_EVACUATION = "kubevirt.io/evacuationMigration"
 ANNOTATION_OWNER_VMI = "kubevirt.io/owner-vmi-name"
 ANNOTATION_OWNER_VMI_UID = "kubevirt.io/owner-vmi-uid"
@@ -52,24 +33,16 @@ VM_FINALIZER = "kubevirt.io/virtualMachineControllerFinalize"
 VMI_FINALIZER = "foregroundDeleteVirtualMachine"
 MIGRATION_FINALIZER = "kubevirt.io/migrationJobFinalize"
 ORPHAN = "orphan"
-FINAL_PHASES = ("Succeeded", "Failed")
 
 
-class LabMeta(Meta):
+class LabMeta(views.FullMeta):
     """`metadata` with what only its controllers look at."""
 
-    finalizers: tuple[str, ...] = ()
-    creation_timestamp: str = ""
     deletion_grace_period_seconds: int = 0
 
 
-class Condition(View):
-    """`status.conditions[]`, without the times."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
+class Condition(kube.Condition):
+    """A condition that can be written."""
 
     def body(self) -> dict[str, str]:
         """As the API has it."""
@@ -127,17 +100,13 @@ class LabVM(VirtualMachine):
     status: VMStatus = VMStatus()
 
 
-class LabMigrationState(MigrationState):
+class LabMigrationState(views.MigrationState):
     """`migrationState`, all the lab writes of it."""
 
-    failure_reason: str = ""
-    abort_requested: bool = False
-    abort_status: str = ""
     target_node_address: str = ""
     target_direct_migration_node_ports: dict[str, int] = Field(default_factory=dict)
     target_node_domain_detected: bool = False
     target_attachment_pod_uid: str = Field(default="", alias="targetAttachmentPodUID")
-    mode: str = ""
     migration_network_type: str = ""
 
     def body(self) -> dict[str, Any]:
@@ -145,24 +114,15 @@ class LabMigrationState(MigrationState):
         return self.model_dump(by_alias=True, exclude_defaults=True)
 
 
-class Transition(View):
-    """`phaseTransitionTimestamps[]`."""
-
-    phase: str = ""
-    phase_transition_timestamp: str = ""
-
-
-class LabVMIStatus(VMIStatus):
+class LabVMIStatus(views.VMIStatus):
     """`VMI.status`."""
 
     migration_state: LabMigrationState = LabMigrationState()
     conditions: tuple[Condition, ...] = ()
-    evacuation_node_name: str = ""
-    migration_method: str = ""
-    phase_transition_timestamps: tuple[Transition, ...] = ()
+    phase_transition_timestamps: tuple[views.PhaseTime, ...] = ()
 
 
-class LabVMI(VirtualMachineInstance):
+class LabVMI(views.VMI):
     """A VMI as its controllers see it."""
 
     metadata: LabMeta = LabMeta()
@@ -170,36 +130,23 @@ class LabVMI(VirtualMachineInstance):
     status: LabVMIStatus = LabVMIStatus()
 
     @property
-    def final(self) -> bool:
-        """Succeeded or Failed: it will never run again."""
-        return self.status.phase in FINAL_PHASES
-
-    @property
     def hotplugged(self) -> bool:
         """Whether it has a volume that an attachment pod brings."""
-        return any(volume.hotplugged for volume in self.spec.volumes)
+        sources = (one.persistent_volume_claim or one.data_volume for one in self.spec.volumes)
+        return any(source is not None and source.hotpluggable for source in sources)
 
 
-class LabMigrationSpec(VMIMSpec):
-    """`VMIM.spec` with the wish for a node."""
-
-    added_node_selector: dict[str, str] = Field(default_factory=dict)
-    priority: str = ""
-
-
-class LabMigrationStatus(VMIMStatus):
+class LabMigrationStatus(views.MigrationStatus):
     """`VMIM.status`."""
 
     migration_state: LabMigrationState = LabMigrationState()
     conditions: tuple[Condition, ...] = ()
-    phase_transition_timestamps: tuple[Transition, ...] = ()
 
 
-class LabMigration(VirtualMachineInstanceMigration):
+class LabMigration(views.Migration):
     """A VMIM as its controllers see it."""
 
     metadata: LabMeta = LabMeta()
-    spec: LabMigrationSpec = LabMigrationSpec()
     status: LabMigrationStatus = LabMigrationStatus()
 
     @property
@@ -219,7 +166,7 @@ class LabPodSpec(PodSpec):
 
     restart_policy: str = "Always"
     node_selector: dict[str, str] = Field(default_factory=dict)
-    affinity: Affinity = Affinity()
+    affinity: LabAffinity = LabAffinity()
     readiness_gates: tuple[ReadinessGate, ...] = ()
 
 
@@ -243,59 +190,3 @@ class LabPod(Pod):
         """The scheduler's words when no node fits; empty otherwise."""
         found = condition(self.status.conditions, "PodScheduled")
         return found.message if found is not None and found.reason == "Unschedulable" else ""
-
-
-class NodeSpec(KubeNodeSpec):
-    """`Node.spec`."""
-
-    unschedulable: bool = False
-
-
-class NodeAddress(View):
-    """`Node.status.addresses[]`."""
-
-    type: str = ""
-    address: str = ""
-
-
-class NodeStatus(View):
-    """`Node.status`."""
-
-    addresses: tuple[NodeAddress, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-
-
-class ClusterNode(KubeNode):
-    """A core Node as the scheduler sees it."""
-
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
-
-    @property
-    def ready(self) -> bool:
-        """Whether its kubelet says so; a node that says nothing counts as ready."""
-        found = condition(self.status.conditions, "Ready")
-        return found is None or found.status == "True"
-
-    @property
-    def address(self) -> str:
-        """Its internal address."""
-        return next((one.address for one in self.status.addresses if one.type == "InternalIP"), "")
-
-
-class ClaimSpec(View):
-    """`PersistentVolumeClaim.spec`."""
-
-    access_modes: tuple[str, ...] = ()
-
-
-class Claim(KubeObject):
-    """A PersistentVolumeClaim, of which only the access modes matter here."""
-
-    api: ClassVar[Api] = Api("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True)
-    spec: ClaimSpec = ClaimSpec()
-
-    @property
-    def shared(self) -> bool:
-        """Whether several nodes may write to it at once."""
-        return "ReadWriteMany" in self.spec.access_modes

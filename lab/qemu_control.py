@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lab.qemu_guest import Tick, parse_ticks
-from lab.qmp import DEADLINE_S, LOOK_S, Qmp
+from lab.qmp import DEADLINE_S, LOOK_S, Qmp, QmpGone
 from lab.tools import LabError
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class Control:
         try:
             self.qmp = Qmp.connect(directory / "qmp", alive)
         except LabError as error:
-            raise LabError(f"{error}: {self._last_words()}") from error
+            raise type(error)(f"{error}: {self._last_words()}") from error
 
     def ticks(self) -> tuple[Tick, ...]:
         """What the guest has said under this QEMU."""
@@ -263,7 +263,7 @@ class Control:
         end = time.monotonic() + deadline
         while not (found := look()):
             if not self.alive():
-                raise LabError(f"{what}: QEMU has ended: {self._last_words()}")
+                raise QmpGone(f"{what}: QEMU has ended: {self._last_words()}")
             if time.monotonic() > end:
                 raise LabError(f"{what} ({deadline:g} s); it is {self.progress()}")
             time.sleep(self._look_s)

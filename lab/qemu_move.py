@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import clock
-from lab.cutover import SETTLE_MS, Report, sleep_until
+from lab.cutover import SETTLE_MS, Report, keep, say, sleep_until
 from lab.guest_store import Outcome
 from lab.qemu_control import Control, Progress, Status, Transfer
 from lab.qemu_process import attach, end
@@ -199,22 +199,14 @@ def main() -> None:
     clock.be_punctual(PRIORITY)
     order = Order(**json.loads(options.order))
     try:
-        report = move(order, Line(held=bool(order.hold)), _say)
+        report = move(order, Line(held=bool(order.hold)), say)
     except LabError as error:
-        _say({"failed": str(error)})
+        say({"failed": str(error)})
         return
-    _say({"unplugged_ns": report.unplugged_ns, "plugged_ns": report.plugged_ns})
-    fresh = options.report.with_suffix(".new")
-    fresh.write_text(report.to_json())
-    fresh.rename(options.report)
+    say({"unplugged_ns": report.unplugged_ns, "plugged_ns": report.plugged_ns})
+    keep(report, options.report)
     sleep_until(report.plugged_ns + SETTLE_MS * clock.NS_PER_MS)
-    _say(asdict(report))
-
-
-def _say(message: dict[str, object]) -> None:
-    """Tell who started this; a guest that is moving moves on when nobody listens any more."""
-    with suppress(BrokenPipeError):
-        print(json.dumps(message), flush=True)
+    say(asdict(report))
 
 
 if __name__ == "__main__":

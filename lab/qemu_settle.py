@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lab.guest_store import Outcome
 from lab.qemu_control import Control, Status
-from lab.qemu_process import attach, end, running
-from lab.qmp import DEADLINE_S
+from lab.qemu_process import attach, end
+from lab.qmp import DEADLINE_S, QmpGone
 from lab.tools import LabError
 
 LOOK_S = 0.002
@@ -116,16 +116,13 @@ def go_on(control: Control, source: Path) -> None:
 def _look_and_act(source: Path, target: Path) -> Outcome | None:
     """One look; None when there has to be another."""
     with ExitStack() as stack:
-        here, there = _attached(source, stack), _attached(target, stack)
         try:
+            here, there = _attached(source, stack), _attached(target, stack)
             begun = (target / BEGUN).exists()
             step = next_step(_seen(here), _seen(there), begun=begun)
             return _act(step, here, there, source)
-        except LabError:
-            present = [one for one in (here, there) if one is not None]
-            if all(running(one.directory) for one in present):
-                raise
-            return None  # one has died under our hands
+        except QmpGone:
+            return None  # one has died, or dies, under our hands
 
 
 def _attached(directory: Path, stack: ExitStack) -> Control | None:

@@ -23,6 +23,10 @@ class QmpError(LabError):
     """QEMU refused a command; the text names the command and QEMU's reason."""
 
 
+class QmpGone(LabError):
+    """QEMU has let go of the connection: it has ended, or dies and is in /proc still."""
+
+
 class Qmp:
     """A connection that is in command mode."""
 
@@ -58,7 +62,7 @@ class Qmp:
     def do(self, command: str, /, *, deadline: float = DEADLINE_S, **arguments: Any) -> Any:
         """A command's answer; `_` in an argument's name is QEMU's `-`.
 
-        Raises `QmpError` for a refusal, `LabError` when QEMU is gone or silent.
+        Raises `QmpError` for a refusal, `QmpGone`, or `LabError` when QEMU is silent.
         """
         said: dict[str, Any] = {"execute": command}
         if arguments:
@@ -67,7 +71,7 @@ class Qmp:
         try:
             self._socket.sendall(json.dumps(said).encode() + b"\n")
         except OSError as error:
-            raise LabError(f"{self._name}: QEMU is gone: {error.strerror}") from error
+            raise QmpGone(f"{self._name}: QEMU is gone: {error.strerror}") from error
         while True:
             answer = self._read(end)
             if "event" in answer:
@@ -93,9 +97,9 @@ class Qmp:
             except TimeoutError:
                 continue
             except OSError as error:
-                raise LabError(f"{self._name}: QEMU is gone: {error.strerror}") from error
+                raise QmpGone(f"{self._name}: QEMU is gone: {error.strerror}") from error
             if not part:
-                raise LabError(f"{self._name}: QEMU has ended")
+                raise QmpGone(f"{self._name}: QEMU has ended")
             self._left += part
         line, _, self._left = self._left.partition(b"\n")
         message: dict[str, Any] = json.loads(line)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lab import objects as kv
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
-from lab.spec import LABEL_HOSTNAME
+from tortiectl.kubevirt.placement import HOSTNAME
 
 LABEL_VALUE_MAX = 63
 GRACE_MARGIN_S = 15
@@ -117,11 +117,11 @@ def _node_selector(vmi: LabVMI, migration: LabMigration | None) -> dict[str, str
 
 def _affinity(vmi: LabVMI, migration: LabMigration | None) -> dict[str, Any]:
     """The VMI's own; a target also keeps away from the source."""
-    affinity: dict[str, Any] = json.loads(json.dumps(vmi.spec.affinity))
+    affinity: dict[str, Any] = json.loads(json.dumps(vmi.spec.affinity_body))
     if migration is not None:
         term = {
             "labelSelector": {"matchLabels": {kv.LABEL_CREATED_BY: vmi.metadata.uid}},
-            "topologyKey": LABEL_HOSTNAME,
+            "topologyKey": HOSTNAME,
         }
         anti = affinity.setdefault("podAntiAffinity", {})
         anti.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)
@@ -152,7 +152,7 @@ def attachment_body(vmi: LabVMI, launcher: LabPod) -> dict[str, Any]:
         },
         "spec": {
             "restartPolicy": "Never",
-            "nodeSelector": {LABEL_HOSTNAME: launcher.spec.node_name},
+            "nodeSelector": {HOSTNAME: launcher.spec.node_name},
             "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "hotplug-disk", "image": "virt-launcher"}],
         },

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from lab.objects import ClusterNode, LabPod, condition
-from lab.spec import LABEL_HOSTNAME
+from lab.objects import LabPod, condition
 from lab.world import Patch, World
+from tortiectl.kubevirt.objects import Node
+from tortiectl.kubevirt.placement import HOSTNAME
 
 
 def plan_scheduling(world: World) -> Iterator[Patch]:
@@ -37,32 +38,30 @@ def plan_scheduling(world: World) -> Iterator[Patch]:
             yield Patch(pod, {"status": {"conditions": _unschedulable(pod, words)}}, status=True)
 
 
-def refusal(pod: LabPod, node: ClusterNode, neighbours: list[LabPod]) -> str:
+def refusal(pod: LabPod, node: Node, neighbours: list[LabPod]) -> str:
     """Why a pod cannot go to a node, in the scheduler's words; empty when it can."""
     labels = node.metadata.labels
     if node.spec.unschedulable:
         return "node(s) were unschedulable"
     if not node.ready:
         return "node(s) had untolerated taint {node.kubernetes.io/not-ready: }"
-    terms = pod.spec.affinity.node_affinity.required.node_selector_terms
+    affinity = pod.spec.affinity
     selected = all(labels.get(key) == value for key, value in pod.spec.node_selector.items())
-    if not selected or (terms and not any(term.holds(labels) for term in terms)):
+    if not selected or not affinity.node_affinity.allows(node.metadata.name, labels):
         return "node(s) didn't match Pod's node affinity/selector"
-    for term in pod.spec.affinity.pod_anti_affinity.required:
-        if term.topology_key == LABEL_HOSTNAME and any(
-            term.label_selector.holds(other.metadata.labels)
-            and other.metadata.namespace == pod.metadata.namespace
-            for other in neighbours
+    for term in affinity.pod_anti_affinity.required:
+        if term.topology_key == HOSTNAME and any(
+            term.selects(other.metadata, pod.metadata.namespace) for other in neighbours
         ):
             return "node(s) didn't match pod anti-affinity rules"
     return ""
 
 
-def _rank(pod: LabPod, node: ClusterNode, neighbours: list[LabPod]) -> tuple[int, int, str]:
+def _rank(pod: LabPod, node: Node, neighbours: list[LabPod]) -> tuple[int, int, str]:
     score = sum(
         preferred.weight
         for preferred in pod.spec.affinity.node_affinity.preferred
-        if preferred.preference.holds(node.metadata.labels)
+        if preferred.preference.holds(node.metadata.name, node.metadata.labels)
     )
     return -score, len(neighbours), node.metadata.name
 

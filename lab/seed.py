@@ -12,6 +12,7 @@ from lab import names
 from lab.certificates import agent_keys
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import Resource, parse_resource
+from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE
 
 ResourceSeed = tuple[ResourceKey, Resource]
 
@@ -147,7 +148,7 @@ def vmi_body(name: str, namespace: str, node: str, labels: dict[str, str]) -> di
     }
 
 
-MAY_MIGRATE = {"kubevirt.io/allow-pod-bridge-network-live-migration": "true"}
+MAY_MIGRATE = {ANNOTATION_BRIDGE: "true"}
 
 
 def _guest_spec(node: str) -> dict[str, Any]:

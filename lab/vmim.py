@@ -79,7 +79,7 @@ def _plan_new(migration: LabMigration, vmi: LabVMI, world: World) -> Iterator[Ac
         ),
         None,
     )
-    verdict = live_migratable(vmi, world.surroundings(vmi))
+    verdict = live_migratable(vmi, world.surroundings())
     if other is not None:
         why = in_flight(other.metadata.uid, vmi.metadata.name)
         yield from conclude(migration, vmi, why, world)
@@ -169,10 +169,11 @@ def _plan_handed_off(
         yield PrepareTarget(vmi, pod)
     elif phase == "PreparingTarget":
         node = world.nodes.get(pod.spec.node_name)
+        address = node.internal_ip if node is not None else None
         yield state_patch(
             vmi,
             {
-                "targetNodeAddress": node.address if node is not None else "",
+                "targetNodeAddress": str(address or ""),
                 "targetDirectMigrationNodePorts": _ports(vmi),
                 "targetNodeDomainDetected": True,
             },

@@ -9,8 +9,10 @@ from typing import Any
 
 from lab import objects as kv
 from lab.cutover import Report
-from lab.migratable import ClusterSettings, Surroundings
-from lab.objects import Claim, ClusterNode, LabMigration, LabPod, LabVM, LabVMI
+from lab.objects import LabMigration, LabPod, LabVM, LabVMI
+from tortiectl.kubevirt.migratable import Around, around
+from tortiectl.kubevirt.objects import Claim, Node
+from tortiectl.kubevirt.settings import Settings
 
 Name = tuple[str, str]
 """Namespace and name."""
@@ -38,11 +40,11 @@ class World:
     vmis: Mapping[Name, LabVMI]
     migrations: Mapping[Name, LabMigration]
     pods: Mapping[Name, LabPod]
-    nodes: Mapping[str, ClusterNode]
+    nodes: Mapping[str, Node]
     claims: Mapping[Name, Claim]
     guests: Mapping[str, GuestView]
     now: datetime
-    settings: ClusterSettings = field(default_factory=ClusterSettings)
+    settings: Settings = field(default_factory=Settings)
 
     def launchers(self, vmi: LabVMI) -> tuple[LabPod, ...]:
         """Launcher pods whose controller is exactly this VMI."""
@@ -72,11 +74,9 @@ class World:
         ]
         return tuple(sorted(found, key=age))
 
-    def surroundings(self, vmi: LabVMI) -> Surroundings:
-        """What the verdict on its migration depends on."""
-        namespace = vmi.metadata.namespace
-        claims = {name: one for (where, name), one in self.claims.items() if where == namespace}
-        return Surroundings(claims, self.nodes, self.settings)
+    def surroundings(self) -> Around:
+        """What the verdict on a migration depends on beside the instance."""
+        return around({one.id: one for one in self.claims.values()}, self.nodes, self.settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from libtortie import wording
 from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
+from libtortie.go_yaml import GoLoader
 from libtortie.kube.config import KubeConfig, Material, direct, load_kubeconfig
 
-NODE_FILE = Path("/etc/tortie/node.yaml")
+NODE_FILE = Path(wording.NODE_FILE)
 
 
 class Access(BaseModel):
@@ -186,7 +188,7 @@ def parse_documents(text: str, where: str) -> list[Any]:
         raise InvalidInput(f"{where}: nested too deeply") from error
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(GoLoader):
     """YAML in which a key may be given once and every value is what it looks like."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

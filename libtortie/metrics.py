@@ -8,6 +8,7 @@ what comes after is counted under the label values `other`.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Sequence
 
@@ -18,7 +19,7 @@ OTHER = "other"
 Labels = tuple[str, ...]
 
 
-class Metric:
+class Metric(ABC):
     """A name, its help and its labels; the values are the subclasses'."""
 
     kind = ""
@@ -36,8 +37,8 @@ class Metric:
         with self._lock:
             yield from tuple(self._samples())
 
-    def _samples(self) -> Iterator[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def _samples(self) -> Iterator[str]: ...
 
     def _key(self, values: Sequence[str], known: Container[Labels], count: int) -> Labels:
         key = tuple(values)

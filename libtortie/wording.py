@@ -1,4 +1,4 @@
-"""Small questions about what people typed, what they may be shown, and the file they may write.
+"""Small questions about what people typed, what they may be shown, and the files they may write.
 
 Imported by command lines at start-up, so it imports nothing of weight.
 """
@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterable
 
 DEFAULT_CONFIG = "/etc/tortie/tortiectl.cfg"
+NODE_FILE = "/etc/tortie/node.yaml"
 
 
 def is_text(value: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from libtortie import go_yaml
 from libtortie.control_client import DEFAULT_SOCKET
 from libtortie.errors import InvalidInput
 from libtortie.rotating import Limits
@@ -170,7 +171,7 @@ def load_config(path: str, overrides: Mapping[str, Any]) -> ProxyConfig:
 def parse_config(text: str, name: str, overrides: Mapping[str, Any]) -> ProxyConfig:
     """A configuration's text. Raises `InvalidInput` naming file and key."""
     try:
-        given = yaml.safe_load(text) or {}
+        given = go_yaml.load(text) or {}
     except yaml.YAMLError as error:
         raise InvalidInput(f"{name}: not YAML: {str(error).replace(chr(10), ' ')}") from error
     if not isinstance(given, dict):

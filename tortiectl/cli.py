@@ -19,7 +19,7 @@ from libtortie import __version__
 from libtortie.errors import TortieError
 from libtortie.wording import is_text, visible
 from tortiectl.lazy import Entry, LazyGroup
-from tortiectl.options import not_empty
+from tortiectl.options import Finite, not_empty
 
 FAILED = 1
 INTERRUPTED = 130
@@ -33,6 +33,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "fatal", "panic")
 COMMANDS = {
     "apply": Entry("tortiectl.commands.write:apply", "Store resources, new or instead of others."),
     "bgp": Entry("tortiectl.commands.bgp:bgp", "Prepare and prove the routers of the nodes."),
+    "cluster": Entry("tortiectl.commands.diags:cluster", "Collect what support asks for."),
     "completion": Entry(
         "tortiectl.commands.completion:completion", "Print what completes commands in a shell."
     ),
@@ -40,7 +41,6 @@ COMMANDS = {
         "tortiectl.commands.cpu_models:cpu_models", "Show CPU models that nodes have in common."
     ),
     "create": Entry("tortiectl.commands.write:create", "Store new resources."),
-    "cluster": Entry("tortiectl.commands.diags:cluster", "Collect what support asks for."),
     "datastore": Entry("tortiectl.commands.datastore:datastore", "Lock and carry a datastore."),
     "delete": Entry("tortiectl.commands.delete:delete", "Remove resources."),
     "get": Entry("tortiectl.commands.get:get", "Show resources."),
@@ -54,8 +54,8 @@ COMMANDS = {
     "patch": Entry("tortiectl.commands.patch:patch", "Change fields of a resource."),
     "replace": Entry("tortiectl.commands.write:replace", "Store resources instead of others."),
     "validate": Entry("tortiectl.commands.write:validate", "Say what is wrong with resources."),
-    "vm": Entry("tortiectl.commands.vm:vm", "Look at VMs and move them."),
     "version": Entry("tortiectl.commands.version:version", "Show client and cluster versions."),
+    "vm": Entry("tortiectl.commands.vm:vm", "Look at VMs and move them."),
 }
 
 
@@ -164,7 +164,7 @@ def _complain(error: click.ClickException) -> None:
 )
 @click.option(
     "--request-timeout",
-    type=click.FloatRange(0.1, 3600),
+    type=Finite(0.1, 3600),
     metavar="SECONDS",
     help=f"How long datastore and API may be silent, in all.  [default: {REQUEST_TIMEOUT:g}]",
 )

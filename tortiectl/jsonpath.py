@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from libtortie.datastore import gojson
 from libtortie.errors import InvalidInput
 
 DEPTH_MAX = 64
@@ -358,7 +359,7 @@ def _operand(text: str) -> Callable[[Any], list[Any]]:
             return nodes[0].values
         raise InvalidInput(f"jsonpath: {text!r} is not a path")
     try:
-        value = json.loads(text)
+        value = gojson.loads(text.encode())
     except ValueError as error:
         raise InvalidInput(f"jsonpath: {text!r} is no @path, number or 'text'") from error
     return lambda _: [value]

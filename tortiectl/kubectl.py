@@ -61,7 +61,7 @@ def _access(config: KubeConfig) -> Iterator[list[str]]:
         return
     with tempfile.TemporaryDirectory(prefix="tortiectl-") as directory:
         path = Path(directory) / "kubeconfig"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             yaml.safe_dump(document(config), file)
         yield ["--kubeconfig", str(path)]
 

@@ -17,7 +17,7 @@ from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind
 from libtortie.model.resources import Resource
 from libtortie.model.written import checked, revision_of
-from libtortie.wording import is_text, meant
+from libtortie.wording import is_text, meant, visible
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
@@ -85,7 +85,7 @@ def read(found: Iterable[Document], namespace: str) -> tuple[list[Wanted], list[
         problems += [f"{document.where}: {name}: {one}" for one in wrong]
         if resource is not None:
             wanted.append(Wanted(document.where, resource, revision_of(document.body)))
-    return wanted, problems + _doubled(wanted)
+    return wanted, [visible(one) for one in (*problems, *_doubled(wanted))]
 
 
 def kind_of(document: Document) -> Kind:
@@ -96,6 +96,8 @@ def kind_of(document: Document) -> Kind:
     try:
         return Kind(str(body.get("kind")))
     except ValueError:
+        if body.get("kind") is None:
+            raise InvalidInput(f"{where}: kind: is missing") from None
         hint = meant(str(body.get("kind")), Kind) or f" is none of {', '.join(Kind)}"
         raise InvalidInput(f"{where}: kind: {body.get('kind')!r}{hint}") from None
 

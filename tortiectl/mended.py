@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ipam.configure import Change
@@ -17,11 +18,10 @@ from ipam.settings import CONFIGURATION
 from libtortie.client_config import ETCD, SQLITE
 from libtortie.datastore import gojson
 from libtortie.datastore.codec import decode
-from libtortie.datastore.default_profile import WithDefaultProfile
+from libtortie.datastore.forwarding import ForwardingDatastore
 from libtortie.datastore.kubernetes import KubernetesDatastore
 from libtortie.datastore.open import DatastoreConfig
-from libtortie.datastore.patient import PatientDatastore
-from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
+from libtortie.datastore.port import Datastore, Record, Snapshot
 from libtortie.datastore.records import Stored
 from libtortie.errors import Malformed, NotFound
 from libtortie.model.ipam import Persistence
@@ -30,55 +30,32 @@ from libtortie.model.keys import IPAMConfigKey, Key, Scope, path_of
 _SETTINGS = (IPAMConfigKey(), CONFIGURATION)
 
 
-class MendedStore:
+@dataclass(slots=True)
+class MendedStore(ForwardingDatastore):
     """A store of `config`'s as a change of the IPAM configuration sees it."""
 
-    def __init__(self, store: Datastore, config: DatastoreConfig, change: Change) -> None:
-        self._store = store
-        self._config = config
-        self._change = change
-
-    @property
-    def atomic(self) -> bool:
-        """As the store."""
-        return self._store.atomic
-
-    @property
-    def rewinds(self) -> int:
-        """As the store."""
-        return self._store.rewinds
+    config: DatastoreConfig
+    change: Change
 
     def get(self, key: Key) -> Record:
         """One value, mended where the change allows it. Raises `NotFound`, `Malformed`."""
         try:
-            return self._store.get(key)
+            return self.inner.get(key)
         except Malformed:
-            plain = self._store
-            while isinstance(plain, WithDefaultProfile | PatientDatastore):
+            plain: Datastore = self.inner
+            while isinstance(plain, ForwardingDatastore):
                 plain = plain.inner
             if isinstance(plain, KubernetesDatastore) and key in _SETTINGS:
-                return plain.get_mended(key, lambda spec: {**spec, **_others(self._change)})
+                return plain.get_mended(key, lambda spec: {**spec, **_others(self.change)})
             stored = self._stored(key)
-            data = None if stored is None else mended(key, stored.data, self._change)
+            data = None if stored is None else mended(key, stored.data, self.change)
             if stored is None or data is None:
                 raise
             return Record(key, decode(key, data), str(stored.revision))
 
-    def list(self, scope: Scope) -> Listing:
-        """As the store."""
-        return self._store.list(scope)
-
-    def parts(self, scope: Scope) -> Iterator[Listing]:
-        """As the store."""
-        return self._store.parts(scope)
-
-    def names(self, scope: Scope) -> tuple[Key, ...]:
-        """As the store."""
-        return self._store.names(scope)
-
     def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
         """Several values, each mended where the change allows it."""
-        found = self._store.snapshot(keys, scopes)
+        found = self.inner.snapshot(keys, scopes)
         records, broken = dict(found.records), dict(found.broken)
         for key in found.broken:
             with contextlib.suppress(Malformed, NotFound):
@@ -86,35 +63,11 @@ class MendedStore:
                 del broken[key]
         return Snapshot(records, found.listings, broken)
 
-    def create(self, key: Key, value: Value) -> Record:
-        """As the store."""
-        return self._store.create(key, value)
-
-    def update(self, key: Key, value: Value, revision: str) -> Record:
-        """As the store."""
-        return self._store.update(key, value, revision)
-
-    def delete(self, key: Key, revision: str | None = None) -> None:
-        """As the store."""
-        self._store.delete(key, revision)
-
-    def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
-        """As the store."""
-        return self._store.commit(ops)
-
-    def watch(self, scope: Scope, revision: str) -> Watch:
-        """As the store."""
-        return self._store.watch(scope, revision)
-
-    def close(self) -> None:
-        """As the store."""
-        self._store.close()
-
     def _stored(self, key: Key) -> Stored | None:
         """Bytes and revision of a value; the port has only what can be read."""
-        if self._config.type == SQLITE:
-            return _in_sqlite(self._config, path_of(key))
-        return _in_etcd(self._config, path_of(key)) if self._config.type == ETCD else None
+        if self.config.type == SQLITE:
+            return _in_sqlite(self.config, path_of(key))
+        return _in_etcd(self.config, path_of(key)) if self.config.type == ETCD else None
 
 
 def mended(key: Key, data: bytes, change: Change) -> bytes | None:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from libtortie.wording import DEFAULT_CONFIG
+from libtortie.wording import DEFAULT_CONFIG, NODE_FILE
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Finite(click.FloatRange):
+    """A number in a range; click takes `nan` for one of any range, and `inf` of an open one."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """As the base class."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{found} is no such number.", param, ctx)
+        return found
 
 
 def not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -21,28 +35,29 @@ def not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-def config_option(command: F) -> F:
-    """`-c/--config`."""
-    return click.option(
-        "-c",
-        "--config",
-        default="",
-        metavar="FILE",
-        callback=not_empty,
-        help=f"Where datastore and API are.  [default: {DEFAULT_CONFIG}]",
-    )(command)
+def text_option(*names: str, metavar: str, said: str) -> Callable[[F], F]:
+    """An option that is "" when it is left out; `said` is its help."""
+    return click.option(*names, default="", metavar=metavar, callback=not_empty, help=said)
 
 
-def namespace_option(command: F) -> F:
-    """`-n/--namespace`."""
-    return click.option(
-        "-n",
-        "--namespace",
-        default="",
-        metavar="NAMESPACE",
-        callback=not_empty,
-        help="Of kinds that are in namespaces.  [default: default]",
-    )(command)
+config_option = text_option(
+    "-c",
+    "--config",
+    metavar="FILE",
+    said=f"Where datastore and API are.  [default: {DEFAULT_CONFIG}]",
+)
+node_config_option = text_option(
+    "-c",
+    "--config",
+    metavar="FILE",
+    said=f"The agent's configuration.  [default: {NODE_FILE}, if it is there]",
+)
+namespace_option = text_option(
+    "-n",
+    "--namespace",
+    metavar="NAMESPACE",
+    said="Of kinds that are in namespaces.  [default: default]",
+)
 
 
 def file_options(command: F) -> F:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -178,9 +179,7 @@ def readable_json(body: Any, *, sort_keys: bool = False, margin: str = "") -> st
     As `json.dumps(indent=2, ensure_ascii=False)`, whose own indenting takes three times as long.
     `margin` stands before every line but the first.
     """
-    pieces: list[str] = []
-    _indent(body, "\n" + margin, sort_keys, pieces)
-    text = "".join(pieces)
+    text = _indented(body, "\n" + margin, sort_keys)
     if text.replace("\n", "").isprintable():
         return text
     return "".join(
@@ -188,26 +187,28 @@ def readable_json(body: Any, *, sort_keys: bool = False, margin: str = "") -> st
     )
 
 
-def _indent(value: Any, line: str, sort_keys: bool, pieces: list[str]) -> None:
+def _indented(value: Any, line: str, sort_keys: bool) -> str:
     """A value's text; `line` ends a line and begins the next where the value stands."""
     if isinstance(value, str):
-        pieces.append(encode_basestring(value))
-    elif isinstance(value, dict) and value:
-        inner, lead = line + "  ", "{"
-        for key in sorted(value) if sort_keys else value:
-            pieces.append(f"{lead}{inner}{encode_basestring(str(key))}: ")
-            _indent(value[key], inner, sort_keys, pieces)
-            lead = ","
-        pieces.append(line + "}")
-    elif isinstance(value, list | tuple) and value:
-        inner, lead = line + "  ", "["
-        for item in value:
-            pieces.append(lead + inner)
-            _indent(item, inner, sort_keys, pieces)
-            lead = ","
-        pieces.append(line + "]")
-    else:
-        pieces.append(json.dumps(value))
+        return encode_basestring(value)
+    inner = line + "  "
+    if isinstance(value, dict) and value:
+        fields = [
+            f"{_quoted(key)}: "
+            f"{encode_basestring(one) if type(one) is str else _indented(one, inner, sort_keys)}"
+            for key, one in (sorted(value.items()) if sort_keys else value.items())
+        ]
+        return f"{{{inner}{(',' + inner).join(fields)}{line}}}"
+    if isinstance(value, list | tuple) and value:
+        items = [_indented(item, inner, sort_keys) for item in value]
+        return f"[{inner}{(',' + inner).join(items)}{line}]"
+    return json.dumps(value)
+
+
+@lru_cache(maxsize=1024)
+def _quoted(key: Any) -> str:
+    """A field's name; those of thousands of resources are the same few."""
+    return encode_basestring(str(key))
 
 
 def document(body: Any, form: str) -> str:

@@ -5,12 +5,12 @@ calicoctl's reports and ours have one form. A report is a stranger's text: what 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
+from libtortie.datastore import gojson
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import IPAddress
 
@@ -51,7 +51,7 @@ class Present:
 def parse(text: str, where: str) -> Report:
     """A report. Raises `InvalidInput` naming file and field."""
     try:
-        body = json.loads(text)
+        body = gojson.loads(text.encode())
     except ValueError as error:
         raise InvalidInput(f"{where}: not a report of `ipam check -o`: {error}") from error
     if not isinstance(body, dict):

@@ -107,7 +107,7 @@ COLUMNS: dict[Kind, Columns] = {
         (
             NAME,
             Column("PEERIP", "spec.peerIP"),
-            Column("NODE", "spec.node", "(all)"),
+            Column("NODE", "", "(global)", Template("{.spec.node}{.spec.nodeSelector}")),
             Column("ASN", "spec.asNumber"),
         ),
         (),

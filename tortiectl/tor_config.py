@@ -16,7 +16,12 @@ from pydantic import ValidationError
 
 from libtortie.errors import InvalidInput, NotFound
 from libtortie.model import selectors
-from libtortie.model.bgp_spec import BGP_PORT, BGPPeerWire, address_and_port
+from libtortie.model.bgp_spec import (
+    BGP_PORT,
+    BGPConfigurationWire,
+    BGPPeerWire,
+    address_and_port,
+)
 from libtortie.model.field_errors import lines_of, summary
 from libtortie.model.fields import network_of
 from libtortie.model.ipam import IPAddress
@@ -99,14 +104,19 @@ class Stored:
     @property
     def default_as(self) -> int:
         """The cluster's AS number."""
-        conf = self.bgp.get("default")
-        return (conf.spec.as_number if conf else None) or DEFAULT_AS
+        return self._conf("default").as_number or DEFAULT_AS
 
     def port_of(self, node: str) -> int:
         """Where a node listens."""
-        confs = (self.bgp.get(f"node.{node}"), self.bgp.get("default"))
-        ports = (conf.spec.listen_port for conf in confs if conf is not None)
-        return next((port for port in ports if port), BGP_PORT)
+        own, default = self._conf(f"node.{node}"), self._conf("default")
+        return own.listen_port or default.listen_port or BGP_PORT
+
+    def _conf(self, name: str) -> BGPConfigurationWire:
+        stored = self.bgp.get(name)
+        try:
+            return BGPConfigurationWire.model_validate(stored.spec.to_wire() if stored else {})
+        except ValidationError as error:
+            raise InvalidInput(f"BGPConfiguration {name}: {summary(lines_of(error))}") from error
 
     def elevated(self, version: int) -> int:
         """The raised metric of a family."""

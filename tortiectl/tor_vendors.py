@@ -96,46 +96,42 @@ def _community_list(tor: Tor, dialect: str, large: str) -> str:
     return f"ip {large}community-list standard TORTIE-RAISED permit {tor.community}"
 
 
-def _frr(tor: Tor) -> str:
+def _router(
+    tor: Tor, step: str, *, port: str, hops: str, password: str, unicast: str
+) -> Iterator[str]:
+    """`router bgp`'s neighbours as FRR and EOS have them, which differ in a few words."""
     v = tor.version
+    for one in tor.neighbours:
+        at = f"{step}neighbor {one.address}"
+        yield f"{at} remote-as {one.as_number}"
+        yield f"{at} description tortie {one.node}"
+        yield f"{at} timers {KEEPALIVE} {HOLD}"
+        if one.port != BGP_PORT:
+            yield f"{at} {port} {one.port}"
+        if one.hops:
+            yield f"{at} {hops} {one.hops}"
+        if one.secret:
+            yield f"{at} {password} <{one.secret.replace(' ', '-')}>"
+    yield f"{step}address-family ipv{v}{unicast}"
+    for one in tor.neighbours:
+        at = f"{2 * step}neighbor {one.address}"
+        yield f"{at} activate"
+        yield f"{at} route-map TORTIE{v}-IN in"
+        yield f"{at} route-map TORTIE{v}-OUT out"
+
+
+def _frr(tor: Tor) -> str:
     lines = [*_about(tor, "!"), *_policy_lists(tor, dialect="frr"), f"router bgp {tor.as_number}"]
     lines += ["  no bgp default ipv4-unicast", "  bgp graceful-restart"]
-    for one in tor.neighbours:
-        at = f"  neighbor {one.address}"
-        lines += [
-            f"{at} remote-as {one.as_number}",
-            f"{at} description tortie {one.node}",
-            f"{at} timers {KEEPALIVE} {HOLD}",
-            *([f"{at} port {one.port}"] if one.port != BGP_PORT else []),
-            *([f"{at} ttl-security hops {one.hops}"] if one.hops else []),
-            *([f"{at} password <{one.secret.replace(' ', '-')}>"] if one.secret else []),
-        ]
-    lines.append(f"  address-family ipv{v} unicast")
-    for one in tor.neighbours:
-        at = f"    neighbor {one.address}"
-        lines += [f"{at} activate", f"{at} route-map TORTIE{v}-IN in"]
-        lines.append(f"{at} route-map TORTIE{v}-OUT out")
+    hops = "ttl-security hops"
+    lines += _router(tor, "  ", port="port", hops=hops, password="password", unicast=" unicast")
     return _text([*lines, "  exit-address-family", "exit"])
 
 
 def _arista(tor: Tor) -> str:
-    v = tor.version
     lines = [*_about(tor, "!"), *_policy_lists(tor, dialect="eos"), f"router bgp {tor.as_number}"]
-    for one in tor.neighbours:
-        at = f"   neighbor {one.address}"
-        lines += [
-            f"{at} remote-as {one.as_number}",
-            f"{at} description tortie {one.node}",
-            f"{at} timers {KEEPALIVE} {HOLD}",
-            *([f"{at} transport remote-port {one.port}"] if one.port != BGP_PORT else []),
-            *([f"{at} ttl maximum-hops {one.hops}"] if one.hops else []),
-            *([f"{at} password 0 <{one.secret.replace(' ', '-')}>"] if one.secret else []),
-        ]
-    lines.append(f"   address-family ipv{v}")
-    for one in tor.neighbours:
-        at = f"      neighbor {one.address}"
-        lines += [f"{at} activate", f"{at} route-map TORTIE{v}-IN in"]
-        lines.append(f"{at} route-map TORTIE{v}-OUT out")
+    port, hops = "transport remote-port", "ttl maximum-hops"
+    lines += _router(tor, "   ", port=port, hops=hops, password="password 0", unicast="")
     return _text([*lines, "!"])
 
 

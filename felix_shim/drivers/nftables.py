@@ -102,7 +102,7 @@ class Nftables:
 
     def check(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
         """Why the kernel would refuse these alone, in a table that is not made; empty: it takes
-        them. Chains may lead to each other and to those of the directions (`allowed-…`)."""
+        them. Chains may lead to each other and to where allowed packets go."""
         try:
             self._run("-c", "-f", "-", text=render_check(chains, sets))
         except KernelError as error:

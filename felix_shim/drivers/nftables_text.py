@@ -50,7 +50,7 @@ from felix_shim.drivers.nftables_rules import (
     rule_text,
     set_name,
 )
-from felix_shim.host_order import HostStage
+from felix_shim.host_order import UNTRACKED, HostStage
 from felix_shim.host_rules import HOST_CHAINS
 from felix_shim.nat_rules import NAT_CHAIN
 from felix_shim.policy import PolicySet
@@ -130,7 +130,7 @@ def render_check(chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -
     lines = [f"table inet {TABLE}-check {{"]
     for key, found in sets.items():
         lines += _declared(declared(key, sets, ""), sorted(found.texts))
-    ends = [one.allowed for one in Direction]
+    ends = [*(one.allowed for one in Direction), UNTRACKED]
     lines += [f"\tchain {name} {{ }}" for name in (*ends, *chains)]
     for name, chain in chains.items():
         rules = chain_text(chain, sets, "")

@@ -22,11 +22,12 @@ from lab.apiserver.kinds import Catalogue
 from lab.apiserver.lifecycle import Source
 from lab.apiserver.namespaces import check_namespace, delete_namespace, finish_namespace
 from lab.apiserver.pages import Pages, decode_token, encode_token
-from lab.apiserver.patch import json_patch, merge_patch
+from lab.apiserver.patch import json_patch
 from lab.apiserver.schema import FieldValidation, conform
 from lab.apiserver.selectors import Test, field_test, label_test
 from lab.apiserver.store import Json, Store
 from lab.apiserver.strategic import strategic_merge
+from libtortie.patches import merge_patch
 
 Hook = Callable[[str, str, Json, Json | None], Json]
 MERGE = "application/merge-patch+json"

@@ -42,6 +42,6 @@ def render(url: str, users: Mapping[str, User], authority: Path | None) -> dict[
 def write(path: Path, document: Mapping[str, Any]) -> None:
     """Put it into place, whole, readable for the owner only (it holds tokens)."""
     temporary = path.with_name(f".{path.name}.new")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         yaml.safe_dump(dict(document), file, sort_keys=False)
     temporary.replace(path)

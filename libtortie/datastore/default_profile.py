@@ -7,17 +7,16 @@ the profile has no events, since it never changes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from libtortie.datastore.forwarding import ForwardingDatastore
 from libtortie.datastore.port import (
-    Datastore,
     Listing,
     Op,
     Record,
     Snapshot,
     Unchanged,
     Value,
-    Watch,
 )
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Key, Kind, ResourceKey, Resources, Scope, path_of
@@ -39,21 +38,10 @@ RECORD = Record(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WithDefaultProfile:
+class WithDefaultProfile(ForwardingDatastore):
     """A datastore in which the profile is."""
 
-    inner: Datastore
-
-    @property
-    def atomic(self) -> bool:
-        """As the store's."""
-        return self.inner.atomic
-
-    @property
-    def rewinds(self) -> int:
-        """As the store's."""
-        return self.inner.rewinds
+    __slots__ = ()
 
     def get(self, key: Key) -> Record:
         """See `Datastore`."""
@@ -104,14 +92,6 @@ class WithDefaultProfile:
             if not isinstance(op, Unchanged):
                 _refuse(type(op).__name__, op.key)
         return self.inner.commit(ops)
-
-    def watch(self, scope: Scope, revision: str) -> Watch:
-        """See `Datastore`."""
-        return self.inner.watch(scope, revision)
-
-    def close(self) -> None:
-        """See `Datastore`."""
-        self.inner.close()
 
 
 def _holds(scope: Scope) -> bool:

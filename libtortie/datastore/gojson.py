@@ -44,7 +44,7 @@ def integral(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
         return int(value)
     if isinstance(value, dict):
-        return {key: integral(item) for key, item in value.items()}
+        return {key: item if type(item) is str else integral(item) for key, item in value.items()}
     if isinstance(value, list):
         return [integral(item) for item in value]
     return value

@@ -12,30 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
+from libtortie.datastore.forwarding import ForwardingDatastore
+from libtortie.datastore.port import Listing, Op, Record, Snapshot, Value
 from libtortie.errors import Unavailable
 from libtortie.model.keys import Key, Scope
 
 
 @dataclass(slots=True)
-class PatientDatastore:
+class PatientDatastore(ForwardingDatastore):
     """As `inner`, with `seconds` of patience for all calls together."""
 
-    inner: Datastore
     seconds: float
     clock: Callable[[], float] = time.monotonic
     _waited: float = 0.0
     _last: str = ""
-
-    @property
-    def atomic(self) -> bool:
-        """As the store's."""
-        return self.inner.atomic
-
-    @property
-    def rewinds(self) -> int:
-        """As the store's."""
-        return self.inner.rewinds
 
     def get(self, key: Key) -> Record:
         """See `Datastore`."""
@@ -87,14 +77,6 @@ class PatientDatastore:
         """See `Datastore`."""
         with self._counted():
             return self.inner.commit(ops)
-
-    def watch(self, scope: Scope, revision: str) -> Watch:
-        """See `Datastore`."""
-        return self.inner.watch(scope, revision)
-
-    def close(self) -> None:
-        """See `Datastore`."""
-        self.inner.close()
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

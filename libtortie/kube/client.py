@@ -207,9 +207,10 @@ class HttpKubeClient:
 
     # --- carrying ------------------------------------------------------------------------------
 
-    def send(self, request: prepare.Request) -> bytes:
-        """The body of a 2xx answer; anything else raises a typed error."""
-        limits = Limits(self._timeout)
+    def send(self, request: prepare.Request, seconds: float = 0.0) -> bytes:
+        """The body of a 2xx answer; anything else raises a typed error. `seconds` instead of the
+        client's own bound, where they are given."""
+        limits = Limits(seconds or self._timeout)
         with self._answer(request, limits) as response:
             return _read_all(response, self._context(request))
 

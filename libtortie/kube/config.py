@@ -165,8 +165,10 @@ def _parse(path: Path) -> Mapping[str, Any]:
     place = ""
     import yaml  # it takes time, and only a kubeconfig needs it
 
+    from libtortie import go_yaml
+
     try:
-        document = yaml.safe_load(read_file(path))
+        document = go_yaml.load(read_file(path))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}" if mark is not None else ""

@@ -152,6 +152,29 @@ class ServiceAccount(KubeObject):
     api: ClassVar[Api] = Api("", "v1", "serviceaccounts", "ServiceAccount", True)
 
 
+class Condition(View):
+    """`status.conditions[]`, without the times."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class NodeAddress(View):
+    """`Node.status.addresses[]`."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeStatus(View):
+    """`Node.status`."""
+
+    addresses: tuple[NodeAddress, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
 class KubeNodeSpec(View):
     """`Node.spec`: the networks that Kubernetes gave the node for its pods."""
 
@@ -180,9 +203,9 @@ class MigrationState(View):
     source_pod: str = ""
     target_node: str = ""
     target_pod: str = ""
-    start_timestamp: str | None = None
-    end_timestamp: str | None = None
-    target_node_domain_ready_timestamp: str | None = None
+    start_timestamp: str = ""
+    end_timestamp: str = ""
+    target_node_domain_ready_timestamp: str = ""
     completed: bool = False
     failed: bool = False
 

@@ -43,6 +43,6 @@ def parse_canary(text: str) -> CanaryRequest:
         raise ValueError(f"want cidr, metric and until: {type(error).__name__} {error}") from error
     if cidr.prefixlen != cidr.max_prefixlen:
         raise ValueError(f"{cidr} is not one address")
-    if not isinstance(metric, int) or not 1 <= metric < 1 << 31:
+    if type(metric) is not int or not 1 <= metric < 1 << 31:
         raise ValueError(f"metric {metric!r} is no metric")
     return CanaryRequest(cidr, metric, until)

@@ -29,7 +29,9 @@ OPERATIONS_MAX = 10
 PASSWORD_MAX = 80
 """What TCP's MD5 signatures take (TCP_MD5SIG_MAXKEYLEN)."""
 INTERFACE = re.compile(r"[a-zA-Z0-9_.*-]{1,15}")
-_COMMUNITY = re.compile(r"\d{1,10}:\d{1,10}(:\d{1,10})?")
+_COMMUNITY = re.compile(r"[0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?")
+_SECRET = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
+_SECRET_KEY = r"^[a-zA-Z0-9._-]{1,253}$"
 
 
 def community_of(text: str) -> tuple[int, ...]:
@@ -63,11 +65,11 @@ def address_and_port(text: str) -> tuple[IPAddress, int]:
     return plain_address(host), int(port)
 
 
-def _checked(check: Any) -> AfterValidator:
-    """A text stays as it is when `check` takes it."""
+def _checked(check: Any, *, empty: bool = True) -> AfterValidator:
+    """A text stays as it is when `check` takes it; an `empty` one is as good as an absent one."""
 
     def checked(text: str) -> str:
-        if text:
+        if text or not empty:
             check(text)
         return text
 
@@ -104,9 +106,9 @@ def _word(*known: str) -> BeforeValidator:
 
 SelectorText = Annotated[str, _checked(_selects)]
 AddressText = Annotated[str, _checked(plain_address)]
-CommunityText = Annotated[str, _checked(community_of)]
+CommunityText = Annotated[str, _checked(community_of, empty=False)]
 InterfaceText = Annotated[str, _checked(_names_interface)]
-IgnoredText = Annotated[str, _checked(_plain_interface)]
+IgnoredText = Annotated[str, _checked(_plain_interface, empty=False)]
 RestartText = Annotated[str, _checked(lambda text: seconds_of(text, 0, 4095))]
 KeepaliveText = Annotated[str, _checked(lambda text: seconds_of(text, 1, 21845))]
 PriorityNumber = Annotated[int, Field(ge=1, le=PRIORITY_MAX)]
@@ -125,8 +127,8 @@ class _Strict(Wire):
 class SecretKeyRefWire(_Strict):
     """Which key of which Secret; `optional` is Kubernetes' own."""
 
-    name: str = Field(min_length=1)
-    key: str = Field(min_length=1)
+    name: str = Field(pattern=_SECRET)
+    key: str = Field(pattern=_SECRET_KEY)
     optional: bool = False
 
 
@@ -188,7 +190,7 @@ class CommunityWire(Wire):
     """A community with a name."""
 
     name: str = Field(min_length=1)
-    value: CommunityText = Field(min_length=1)
+    value: CommunityText
 
 
 class PrefixAdvertisementWire(Wire):
@@ -259,7 +261,7 @@ class CommunitiesWire(_Strict):
 class AddCommunityWire(_Strict):
     """A community to add."""
 
-    value: CommunityText = Field(min_length=1)
+    value: CommunityText
 
 
 class PrependASPathWire(_Strict):
@@ -342,7 +344,8 @@ class BGPFilterWire(_Strict):
             return data
         for name, version in (("V4", 4), ("V6", 6)):
             for way in ("export", "import"):
-                for rule in data.get(way + name) or ():
+                rules = data.get(way + name)
+                for rule in rules if isinstance(rules, list | tuple) else ():
                     _same_family(rule, version, way + name)
         return data
 

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from ipaddress import IPv4Network, IPv6Network
 
 from libtortie.errors import Malformed
 from libtortie.model.plain_ip import plain_network
 
 IPNetwork = IPv4Network | IPv6Network
+
+
+@cache
+def _plural(kind: str) -> str:
+    lower = kind.lower()
+    if lower.endswith("policy"):
+        return lower[:-1] + "ies"
+    return lower + ("es" if lower.endswith("s") else "s")
 
 
 class Kind(StrEnum):
@@ -47,10 +55,7 @@ class Kind(StrEnum):
     @property
     def plural(self) -> str:
         """Lower-case plural as in paths: `GlobalNetworkPolicy` → `globalnetworkpolicies`."""
-        lower = self.value.lower()
-        if lower.endswith("policy"):
-            return lower[:-1] + "ies"
-        return lower + ("es" if lower.endswith("s") else "s")
+        return _plural(self.value)
 
     @property
     def namespaced(self) -> bool:

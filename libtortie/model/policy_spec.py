@@ -135,7 +135,13 @@ TierName = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?
 Types = Annotated[tuple[Literal["Ingress", "Egress"], ...], Field(max_length=2)]
 
 
-class Exact(Wire):
+class Spec(Wire):
+    """Part of a spec as Calico reads it: a field has the name that is written, and no other."""
+
+    model_config = ConfigDict(populate_by_name=False)
+
+
+class Exact(Spec):
     """A part of a policy: whatever it says must be obeyed, so it says nothing unknown."""
 
     model_config = ConfigDict(extra="forbid")
@@ -291,7 +297,7 @@ class NetworkSetSpecWire(Exact):
     nets: tuple[Annotated[str, AfterValidator(_any_network)], ...] = ()
 
 
-class HostPortWire(Wire):
+class HostPortWire(Spec):
     """A named port of a host endpoint."""
 
     name: str
@@ -299,7 +305,7 @@ class HostPortWire(Wire):
     port: int = Field(ge=1, lt=1 << 16)
 
 
-class HostEndpointSpecWire(Wire):
+class HostEndpointSpecWire(Spec):
     """`HostEndpoint.spec`."""
 
     node: str = Field(min_length=1)

@@ -26,6 +26,7 @@ from libtortie.model.plain_ip import plain_address
 from libtortie.model.policy import (
     DEFAULT_TIER,
     LABEL_NAMESPACE,
+    LABEL_ORCHESTRATOR,
     LABEL_SERVICE_ACCOUNT,
     NAMESPACE_PREFIX,
     NAMESPACE_PROFILE,
@@ -165,9 +166,14 @@ def read_network_set(resource: Resource) -> Item:
 
 
 def labelled_item(resource: Resource) -> Item:
-    """What selectors go by of a set of networks or a host endpoint, however wrong its spec is."""
+    """What selectors go by of a set of networks or a host endpoint, however wrong its spec is.
+
+    Its labels do not make it a pod, nor one of a namespace that it is not in.
+    """
     labels = dict(resource.metadata.labels)
     profiles: tuple[str, ...] = ()
+    for claim in (LABEL_NAMESPACE, LABEL_ORCHESTRATOR):
+        labels.pop(claim, None)
     if Kind(resource.kind).namespaced:
         labels = own_labels(labels) | {LABEL_NAMESPACE: resource.metadata.namespace}
         profiles = (f"{NAMESPACE_PROFILE}{resource.metadata.namespace}",)
@@ -185,11 +191,11 @@ def read_host_endpoint(resource: Resource) -> Item:
     """What selectors see of a HostEndpoint. Raises `InvalidInput`."""
     _require_readable(resource)
     spec = HostEndpointSpecWire.model_validate(_spec(resource))
-    return Item(
-        tuple(sorted(resource.metadata.labels.items())),
-        spec.profiles,
-        tuple(ip_network(text) for text in spec.expected_ips),
-        tuple(NamedPort(port.name, port.protocol, port.port) for port in spec.ports),
+    return replace(
+        labelled_item(resource),
+        profiles=spec.profiles,
+        nets=tuple(ip_network(text) for text in spec.expected_ips),
+        ports=tuple(NamedPort(port.name, port.protocol, port.port) for port in spec.ports),
     )
 
 

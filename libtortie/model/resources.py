@@ -59,9 +59,12 @@ class Wire(BaseModel):
     def to_wire(self) -> dict[str, Any]:
         """The JSON object as Calico would write it: declared order, empties omitted."""
         out: dict[str, Any] = {}
+        held = self.__dict__
         for name, alias, always, pointer in _layout(type(self)):
-            value = _plain(getattr(self, name))
-            if always or not (value is None if pointer else _empty(value)):
+            value = held[name]
+            if type(value) not in _SCALARS:
+                value = _plain(value)
+            if value or always or (pointer and value is not None):
                 out[alias] = value
         for name, value in (self.model_extra or {}).items():
             out.setdefault(name, value)
@@ -78,19 +81,21 @@ def _layout(kind: type[Wire]) -> tuple[tuple[str, str, bool, bool], ...]:
     )
 
 
+_SCALARS = frozenset({str, bool, int, type(None)})
+"""What nearly all values are, in lists of thousands of resources: written as they are."""
+
+
 def _plain(value: Any) -> Any:
     """A declared value; its mappings are Go maps, which are written in key order."""
     if isinstance(value, Wire):
         return value.to_wire()
     if isinstance(value, Mapping):
-        return {key: _plain(value[key]) for key in sorted(value)}
+        return {
+            key: one if type(one) in _SCALARS else _plain(one) for key, one in sorted(value.items())
+        }
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [item if type(item) in _SCALARS else _plain(item) for item in value]
     return value
-
-
-def _empty(value: Any) -> bool:
-    return value is None or value is False or value == 0 or value in ("", [], {})
 
 
 class OwnerReference(Wire):
@@ -307,26 +312,21 @@ class Node(Resource):
     status: NodeStatus = NodeStatus()
 
 
-class CIDRBlock(Wire):
-    """An entry of the advertised service ranges."""
-
-    _always: ClassVar[frozenset[str]] = frozenset({"cidr"})
-    cidr: str
-
-
 class BGPConfigurationSpec(Wire):
-    """`BGPConfiguration.spec`."""
+    """`BGPConfiguration.spec`, as it is written: `bgp_spec.BGPConfigurationWire` reads it.
 
-    log_severity_screen: str = ""
-    node_to_node_mesh_enabled: bool | None = None
-    as_number: ASNumber | None = Field(default=None, alias="asNumber")
-    service_load_balancer_ips: tuple[CIDRBlock, ...] = Field(
-        default=(), alias="serviceLoadBalancerIPs"
-    )
-    service_external_ips: tuple[CIDRBlock, ...] = Field(default=(), alias="serviceExternalIPs")
-    service_cluster_ips: tuple[CIDRBlock, ...] = Field(default=(), alias="serviceClusterIPs")
-    service_load_balancer_aggregation: str = ""
-    listen_port: int = 0
+    A field that is wrong must not cost the others: without them a mesh would be open, or of
+    another AS.
+    """
+
+    log_severity_screen: Any = ""
+    node_to_node_mesh_enabled: Any = None
+    as_number: Any = Field(default=None, alias="asNumber")
+    service_load_balancer_ips: Any = Field(default=(), alias="serviceLoadBalancerIPs")
+    service_external_ips: Any = Field(default=(), alias="serviceExternalIPs")
+    service_cluster_ips: Any = Field(default=(), alias="serviceClusterIPs")
+    service_load_balancer_aggregation: Any = ""
+    listen_port: Any = 0
 
 
 class BGPConfiguration(Resource):

@@ -28,7 +28,7 @@ from libtortie.model.spec_shape import (
 
 PRIORITY = number(1, 2147483646)
 SEVERITY = one_of("Trace", "Debug", "Info", "Warning", "Error", "Fatal", any_case=True)
-_COMMUNITY = re.compile(r"\d{1,10}:\d{1,10}(:\d{1,10})?")
+_COMMUNITY = re.compile(r"[0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?")
 _ONLY_DEFAULT = (
     "nodeToNodeMeshEnabled",
     "asNumber",

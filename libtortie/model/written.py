@@ -137,7 +137,8 @@ def checked(
         if not problems:
             problems.append(str(error).partition(": ")[2])
         return None, tuple(problems)
-    problems += (one for one in problems_of(resource) if one not in problems)
+    told = {one.partition(": ")[0] for one in problems}  # a field's fault is told once
+    problems += (one for one in problems_of(resource) if one.partition(": ")[0] not in told)
     return resource, tuple(problems)
 
 
@@ -158,7 +159,9 @@ def _metadata(kind: Kind, given: Any, namespace: str, problems: Problems) -> dic
             problems.append(f"metadata.{name}: no such field is known{meant(str(name), _META)}")
     for field in ("name", "namespace", "generateName", "uid"):
         if field in meta and not isinstance(meta[field], str):
-            problems.append(f"metadata.{field}: {shown(meta.pop(field))} is not a string")
+            problems.append(
+                f"metadata.{field}: {shown(meta.pop(field))} is not a string: write it in quotes"
+            )
     if kind.namespaced:
         meta["namespace"] = meta.get("namespace") or namespace or DEFAULT_NAMESPACE
     for field in ("labels", "annotations"):
@@ -174,10 +177,10 @@ def _keyed(kind: Kind, field: str, given: Any, problems: Problems) -> dict[str, 
         return {}
     for key, value in given.items():
         wrong = spec_nodes.key_problem(str(key))
-        if not wrong and field == "labels":
+        if not wrong and not isinstance(value, str):
+            wrong = f"{shown(value)} is not a string: write it in quotes"
+        elif not wrong and field == "labels":
             wrong = spec_nodes.value_problem(value)
-        elif not wrong and not isinstance(value, str):
-            wrong = f"{shown(value)} is not a string"
         if wrong:
             problems.append(f"metadata.{field}.{key}: {wrong}")
     sets = kind in (Kind.NETWORK_SET, Kind.GLOBAL_NETWORK_SET)

@@ -111,6 +111,7 @@ def test_what_changed_since_it_was_judged_is_kept(site: Site) -> None:
         ('{"format": "x", "written": "", "datastore": "", "actions": []}', "its format is 'x'"),
         ('{"format": "x"}', "written: Field required"),
         ("[]", "no plan|Input should be"),
+        ("[" * 100_000, "no plan of ipam fsck: nested too deeply"),
     ],
 )
 def test_files_that_are_no_plans(site: Site, text: str, words: str) -> None:
@@ -202,6 +203,16 @@ def _reservations() -> Resources:
         ("kind: Pod\n", "want CSV with columns name and ip, or VirtualMachines"),
         ("kind: VirtualMachine\nmetadata: {name: a}\n", "has no annotation"),
         ("{", "neither CSV"),
+        ("name,ip\nweb,10.0.0.1,fd00::1\n", "line 2: more cells than columns"),
+        (f"name,ip\n{'x' * 200_000},10.0.0.1\n", "not CSV: field larger than field limit"),
+        ("namespace,name,ip\na.b,c,10.0.0.1\n", "line 2: namespace 'a.b' is no name"),
+        (f"name,ip\n{'n' * 250},10.0.0.1\n", "has more than 253 letters"),
+        ("name,ip\n", "no VM is in it"),
+        (
+            "kind: VirtualMachine\nspec: {template: {metadata: {annotations: "
+            f"{{cni.projectcalico.org/ipAddrs: '{'[' * 9000}'}}}}}}}}\n",
+            "is no JSON list",
+        ),
     ],
 )
 def test_files_that_cannot_be_read(site: Site, text: str, words: str) -> None:

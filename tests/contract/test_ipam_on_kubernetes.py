@@ -48,11 +48,11 @@ class Interrupted(HttpKubeClient):
     def __post_init__(self) -> None:
         super().__init__(direct(self.server_.url))
 
-    def send(self, request: prepare.Request) -> bytes:
+    def send(self, request: prepare.Request, seconds: float = 0.0) -> bytes:
         if len(self.asked) == self.at:
             self.between()
         self.asked.append(f"{request.verb} {request.subject or request.path}")
-        return super().send(request)
+        return super().send(request, seconds)
 
 
 @contextmanager

@@ -5,13 +5,13 @@ A daemon's control socket in this process, the real command line, real sockets.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +200,7 @@ def test_after_the_move_to_a_migration_network(tmp_path: Path) -> None:
     """The node's address in the network is another one now; the source has no route there."""
     tls = Pki.make(tmp_path / "pki").tls()
     there = ["127.0.0.1/8"]
-    network = Network(lambda: ["migration0"], lambda _: map(ipaddress.ip_interface, there))  # type: ignore[arg-type, return-value]
+    network = Network(lambda: ["migration0"], lambda _: [IPv4Interface(one) for one in there])
     moving = ProxyManager(config(tls, listen="127.0.0.0/8"), network, NullLog())
     with short_directory() as directory:
         moving.start_target_listener(KEY, [str(directory / "target" / "virtqemud-sock")])

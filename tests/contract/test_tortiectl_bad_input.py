@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from libtortie.model.keys import Kind
+from libtortie.model.resources import API_VERSION
 from tests.fakes.ctl_stores import CtlOn, on_sqlite, thing
 from tortiectl.cli import main
 
@@ -54,6 +55,8 @@ def ctl(tmp_path: Path) -> Iterator[CtlOn]:
         ("just text", "expected a resource, got str"),
         ("- 7", "item 1: expected a resource, got int"),
         ("kind: IPPool\nmetadata: 7\n", "metadata"),
+        ("metadata: {name: a}\n", "manifest.yaml: kind: is missing\n"),
+        ("a: &a [*a]\n", "manifest.yaml: line 1: excessive aliases\n"),
     ],
 )
 def test_files_that_cannot_be_used(ctl: CtlOn, verb: str, text: str | None, words: str) -> None:
@@ -64,6 +67,46 @@ def test_files_that_cannot_be_used(ctl: CtlOn, verb: str, text: str | None, word
     assert words in done.stderr
     assert done.stdout == ""
     assert ctl.names(Kind.IP_POOL) == []
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ("{name: a, labels: {rack: 1}}", "labels.rack: 1 is not a string: write it in quotes"),
+        ("{name: 12}", "Node 12: metadata.name: 12 is not a string: write it in quotes"),
+        ('{name: "a\\nError: b"}', "Node a\\nError: b: metadata.name: "),
+    ],
+)
+def test_what_is_wrong_is_a_line_each(ctl: CtlOn, meta: str, words: str) -> None:
+    path = ctl.root / "manifest.yaml"
+    path.write_text(f"apiVersion: {API_VERSION}\nkind: Node\nmetadata: {meta}\n")
+    done = ctl.run("validate", "-f", str(path), status=1)
+    assert words in done.stderr
+    assert all(str(path) in line for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "x"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--request-timeout", "{}", "version"),
+        ("node", "drain-plan", "n1", "--watch", "--timeout", "{}"),
+        ("vm", "migrate", "a/b", "--watch", "--timeout", "{}"),
+        ("bgp", "canary", "--timeout", "{}"),
+        ("vm", "forecast", "--memory", "1Gi", "--downtime-ms", "{}"),
+        ("vm", "forecast", "--memory", "1Gi", "--completion-timeout-per-gib", "{}"),
+    ],
+)
+def test_numbers_that_are_none(ctl: CtlOn, args: tuple[str, ...], number: str) -> None:
+    done = ctl.run(*(one.format(number) for one in args), status=1)
+    assert f"Invalid value for '{args[-2] if args[-1] == '{}' else args[0]}'" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["show", "release"])
+@pytest.mark.parametrize("address", ["1.2.3", "fe80::1%eth0", "10.0.0.0/8", "nan"])
+def test_addresses_that_are_none(ctl: CtlOn, verb: str, address: str) -> None:
+    done = ctl.run("ipam", verb, "--ip", address, status=1)
+    assert f"--ip: '{address}' is not an IP address" in done.stderr
 
 
 @pytest.mark.parametrize("verb", WITH_FILE)
@@ -116,6 +159,30 @@ def test_a_datastore_that_never_answers(
         done = on.run("--request-timeout", "0.5", *words, status=1)
         assert url.removeprefix("http://") in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("vm", "list", "-A"),
+        ("vm", "show", "a/b"),
+        ("vm", "preflight", "--all"),
+        ("vm", "migrate", "a/b"),
+        ("vm", "evacuate-cancel", "a/b"),
+        ("vm", "forecast", "a/b", "--bandwidth", "1Gi"),
+        ("vm", "trace", "m"),
+        ("cpu-models",),
+        ("node", "drain-plan", "n1"),
+        ("ipam", "fsck"),
+    ],
+)
+def test_an_api_that_never_answers(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        environ = {"DATASTORE_TYPE": "kubernetes", "K8S_API_ENDPOINT": url}
+        on = CtlOn(tmp_path, None, environ)  # type: ignore[arg-type]  # nothing is looked at
+        done = on.run("--request-timeout", "0.5", *command, status=1)
+        assert f"{url}: not done after 0.5 s" in done.stderr
 
 
 # --- completion, versions, help -----------------------------------------------------------------

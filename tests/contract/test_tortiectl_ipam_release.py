@@ -217,6 +217,7 @@ def test_reports_that_cannot_be_gone_by(ctl: CtlOn, api: ApiServer) -> None:
     ("text", "words"),
     [
         ("{", "not a report of `ipam check -o`"),
+        ("[" * 100_000, "not a report of `ipam check -o`: nested too deeply"),
         ("[]", "not a report of `ipam check -o`: no object"),
         ("{}", "allocations: missing"),
         ('{"allocations": {}, "version": 7}', "version: missing"),

@@ -51,6 +51,17 @@ def test_forms(ctl: CtlOn, form: str, text: str) -> None:
     assert ctl.run("get", "ippools", "-o", form).stdout == text
 
 
+def test_a_peer_shows_whose_it_is_as_calicoctl_does(ctl: CtlOn) -> None:
+    ctl.write(
+        "create",
+        thing(Kind.BGP_PEER, "a", node="n1", peerIP="192.0.2.1", asNumber=1),
+        thing(Kind.BGP_PEER, "b", nodeSelector="all()", peerSelector="has(rr)"),
+        thing(Kind.BGP_PEER, "c", peerIP="192.0.2.1", asNumber=1),
+    )
+    said = ctl.run("get", "bgppeers", "-o", "custom-columns=NAME,NODE").stdout
+    assert said.splitlines()[1:] == ["a      n1", "b      all()", "c      (global)"]
+
+
 def test_forms_from_files(ctl: CtlOn) -> None:
     file = ctl.root / "template"
     file.write_text(NAMES + "\n")

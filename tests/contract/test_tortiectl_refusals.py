@@ -89,7 +89,7 @@ def refused(done: subprocess.CompletedProcess[str], words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (HEAD + "metadata: 2001-99-99\n", "line 3: not a valid timestamp"),
+        (HEAD + "metadata: !!timestamp 2001-99-99\n", "line 3: not a valid timestamp"),
         (HEAD + "metadata: !!bool x\n", "line 3: not a valid bool"),
         (HEAD + 'metadata: {a: "\\ud800"}\n', "line 3: not a valid str"),
         ("[" * 3000, "nested too deeply"),

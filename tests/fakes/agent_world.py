@@ -17,6 +17,7 @@ from felix_shim.chores import Identity
 from felix_shim.cluster import BGP, ENDPOINTS, FELIX, FILTERS, NODES, PEERS, POLICY_SCOPES, POOLS
 from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
+from felix_shim.drivers.nftables_text import render_check
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.events import (
@@ -227,15 +228,34 @@ class Bench:
         self.time_of_day = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
+        self.questions = 0
         self.disk_broken = False
         self.inbox = Inbox()
         self.events = self.kernel.events()
         self._settings = sysctls.NodeSettings(self.kernel)
-        outlets = Outlets(
+        identity = Identity(
+            NODE,
+            IPv4Interface("172.31.1.2/24"),
+            kube,
+            ("up0",),
+            kernel_raises=kernel_raises,
+            policy_kinds=policy_kinds,
+            secret_namespace="kube-system" if kube else "",
+            wall=lambda: self.time_of_day,
+        )
+        clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
+        self.reconciler = Reconciler(
+            identity, Rim(self._outlets(), self.inbox, self.log, clocks, self._recall)
+        )
+
+    # -- outlets -----------------------------------------------------------------------------
+
+    def _outlets(self) -> Outlets:
+        return Outlets(
             routes=RouteTable(self.kernel, self.clock),
             lanes=self.lanes,
             apply_policy=self._apply_policy,
-            check_rules=self._check_rules,
+            check_rules=self._check_alone,
             write_status=self._write_status,
             run_bird=self.bird.append,
             save=self._save,
@@ -253,22 +273,6 @@ class Bench:
             want_passwords=self.passwords_wanted.append,
             want_services=lambda: self.services_wanted.append(True),
         )
-        identity = Identity(
-            NODE,
-            IPv4Interface("172.31.1.2/24"),
-            kube,
-            ("up0",),
-            kernel_raises=kernel_raises,
-            policy_kinds=policy_kinds,
-            secret_namespace="kube-system" if kube else "",
-            wall=lambda: self.time_of_day,
-        )
-        clocks = Clocks(self.clock, lambda: int(self.clock.now * 1e9))
-        self.reconciler = Reconciler(
-            identity, Rim(outlets, self.inbox, self.log, clocks, self._recall)
-        )
-
-    # -- outlets -----------------------------------------------------------------------------
 
     def _apply_policy(self, rules: PolicySet, wires: sysctls.Wires) -> frozenset[str]:
         failed = self._settings.ensure(wires, rules.ipv6_interfaces)
@@ -279,6 +283,12 @@ class Bench:
         self.rules.append(rules)
         sysctls.ensure_gateways(self.kernel, rules.ipv6_interfaces)
         return failed
+
+    def _check_alone(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
+        """As `Nftables.check`: of some policies, with all sets that these look into."""
+        self.questions += 1
+        render_check(chains, sets)
+        return self._check_rules(chains, sets)
 
     def _check_rules(self, chains: Mapping[str, Chain], sets: Mapping[SetKey, Elements]) -> str:
         if self.nft_broken:
@@ -332,20 +342,16 @@ class Bench:
                 if (done := lane.work()) is not None:
                     self.inbox.post(done)
                     busy = True
-            busy |= self._kernel_events()
-            if not busy:
+            if not self.heard() and not busy:
                 return
         raise AssertionError("the reconciler does not come to rest")
 
-    def _kernel_events(self) -> bool:
-        pending = self.events._queue
-        moved = False
-        while not pending.empty():
-            event = pending.get()
-            if event is not None:
-                self.inbox.post(NetworkChanged(event))
-                moved = True
-        return moved
+    def heard(self) -> bool:
+        """Post what the kernel told; whether that was anything."""
+        events = self.events.drain()
+        for event in events:
+            self.inbox.post(NetworkChanged(event))
+        return bool(events)
 
     def tell(self, *events: Event) -> None:
         """Post events and settle."""

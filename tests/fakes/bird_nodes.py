@@ -68,6 +68,15 @@ class BirdNode:
     def established(self, count: int) -> bool:
         return sum(one.established for one in self.bird.sessions()) == count
 
+    def connections(self) -> frozenset[tuple[str, ...]]:
+        """The sessions' TCP connections: a session that was reset has another one.
+
+        When BIRD says it began is reckoned anew each time, and differs by a millisecond.
+        """
+        command = ["ip", "netns", "exec", self.namespace, "ss", "-Htn", "state", "established"]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return frozenset(tuple(line.split()[2:4]) for line in lines.splitlines())
+
     def workload(self, verb: str, cidr: str, metric: int) -> None:
         """Add or delete the host route of a workload."""
         family = "-6 " if ":" in cidr else ""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from libtortie.datastore.port import Datastore, Listing, Op, Record, Snapshot, Value, Watch
+from libtortie.datastore.forwarding import ForwardingDatastore
+from libtortie.datastore.port import Listing, Op, Record, Snapshot, Value
 from libtortie.errors import TortieError, Unavailable
 from libtortie.model.keys import Key, Scope
 from tests.fakes.faulty_store import Killed
@@ -40,62 +41,47 @@ class Faults:
             raise error(f"injected at step {self.steps}: {name}")
 
 
-class CountedStore:
+@dataclass
+class CountedStore(ForwardingDatastore):
     """A datastore whose every call is a step."""
 
-    def __init__(self, inner: Datastore, step: Step) -> None:
-        self._inner = inner
-        self._step = step
-
-    @property
-    def atomic(self) -> bool:
-        return self._inner.atomic
-
-    @property
-    def rewinds(self) -> int:
-        return self._inner.rewinds
+    step: Step
 
     def get(self, key: Key) -> Record:
-        self._step(f"get {type(key).__name__}")
-        return self._inner.get(key)
+        self.step(f"get {type(key).__name__}")
+        return self.inner.get(key)
 
     def list(self, scope: Scope) -> Listing:
-        self._step(f"list {type(scope).__name__}")
-        return self._inner.list(scope)
+        self.step(f"list {type(scope).__name__}")
+        return self.inner.list(scope)
 
     def parts(self, scope: Scope) -> Iterator[Listing]:
-        self._step(f"parts {type(scope).__name__}")
-        return self._inner.parts(scope)
+        self.step(f"parts {type(scope).__name__}")
+        return self.inner.parts(scope)
 
     def names(self, scope: Scope) -> tuple[Key, ...]:
-        self._step(f"names {type(scope).__name__}")
-        return self._inner.names(scope)
+        self.step(f"names {type(scope).__name__}")
+        return self.inner.names(scope)
 
     def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
-        self._step("snapshot")
-        return self._inner.snapshot(keys, scopes)
+        self.step("snapshot")
+        return self.inner.snapshot(keys, scopes)
 
     def create(self, key: Key, value: Value) -> Record:
-        self._step(f"create {type(key).__name__}")
-        return self._inner.create(key, value)
+        self.step(f"create {type(key).__name__}")
+        return self.inner.create(key, value)
 
     def update(self, key: Key, value: Value, revision: str) -> Record:
-        self._step(f"update {type(key).__name__}")
-        return self._inner.update(key, value, revision)
+        self.step(f"update {type(key).__name__}")
+        return self.inner.update(key, value, revision)
 
     def delete(self, key: Key, revision: str | None = None) -> None:
-        self._step(f"delete {type(key).__name__}")
-        self._inner.delete(key, revision)
+        self.step(f"delete {type(key).__name__}")
+        self.inner.delete(key, revision)
 
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
-        self._step("commit")
-        return self._inner.commit(ops)
-
-    def watch(self, scope: Scope, revision: str) -> Watch:
-        return self._inner.watch(scope, revision)
-
-    def close(self) -> None:
-        self._inner.close()
+        self.step("commit")
+        return self.inner.commit(ops)
 
 
 class CountedKube:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from libtortie.datastore.forwarding import ForwardingDatastore
 from libtortie.datastore.operations import payload_of, require_distinct
 from libtortie.datastore.port import (
     Check,
     Create,
     Datastore,
     Delete,
-    Listing,
     Op,
     Record,
-    Snapshot,
     Unchanged,
     Update,
-    Value,
-    Watch,
 )
 from libtortie.datastore.stamps import Stamps
 from libtortie.errors import AlreadyExists, Conflict, NotFound, PartialCommit, Unavailable
-from libtortie.model.keys import Key, Scope
 
 
 class Killed(BaseException):
@@ -42,14 +38,13 @@ class Fault(Enum):
 
 
 @dataclass
-class FaultyStore:
+class FaultyStore(ForwardingDatastore):
     """Fails commits by a script; what comes after its end succeeds.
 
     `before_commit` runs before each commit, e.g. to let another client go first. It is not
     entered again while it runs.
     """
 
-    inner: Datastore
     script: Iterable[Fault] = ()
     before_commit: Callable[[Sequence[Op]], None] = lambda ops: None
     commits: list[tuple[Op, ...]] = field(default_factory=list)
@@ -57,38 +52,6 @@ class FaultyStore:
     def __post_init__(self) -> None:
         self._script = iter(self.script)
         self._inside = False
-
-    @property
-    def atomic(self) -> bool:
-        return self.inner.atomic
-
-    @property
-    def rewinds(self) -> int:
-        return self.inner.rewinds
-
-    def get(self, key: Key) -> Record:
-        return self.inner.get(key)
-
-    def list(self, scope: Scope) -> Listing:
-        return self.inner.list(scope)
-
-    def parts(self, scope: Scope) -> Iterator[Listing]:
-        return self.inner.parts(scope)
-
-    def names(self, scope: Scope) -> tuple[Key, ...]:
-        return self.inner.names(scope)
-
-    def snapshot(self, keys: Sequence[Key], scopes: Sequence[Scope] = ()) -> Snapshot:
-        return self.inner.snapshot(keys, scopes)
-
-    def create(self, key: Key, value: Value) -> Record:
-        return self.inner.create(key, value)
-
-    def update(self, key: Key, value: Value, revision: str) -> Record:
-        return self.inner.update(key, value, revision)
-
-    def delete(self, key: Key, revision: str | None = None) -> None:
-        self.inner.delete(key, revision)
 
     def commit(self, ops: Sequence[Op]) -> tuple[Record | None, ...]:
         self.commits.append(tuple(ops))
@@ -111,12 +74,6 @@ class FaultyStore:
         if fault is Fault.KILLED_AFTER:
             raise Killed
         return done
-
-    def watch(self, scope: Scope, revision: str) -> Watch:
-        return self.inner.watch(scope, revision)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class StepwiseStore(FaultyStore):

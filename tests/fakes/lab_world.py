@@ -10,7 +10,8 @@ from lab import kubevirt, names, rendering, seed
 from lab import objects as kv
 from lab import world as w
 from lab.cutover import Report
-from lab.objects import Claim, ClusterNode, LabMigration, LabPod, LabVM, LabVMI
+from lab.objects import LabMigration, LabPod, LabVM, LabVMI
+from tortiectl.kubevirt.objects import Claim, Node
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 BEFORE = "2026-01-01T11:59:50Z"
@@ -18,7 +19,7 @@ GUEST = w.GuestView("pod-1", "02:00:00:00:00:01", "10.65.0.2")
 REPORT = Report(1, 2, (3,))
 
 
-def node(name: str, **more: Any) -> ClusterNode:
+def node(name: str, **more: Any) -> Node:
     """A node; `labels`, `unschedulable`, `ready` by keyword."""
     number = int(name.removeprefix("node"))
     body = seed.kube_node(names.lab_nodes(number)[-1])
@@ -26,7 +27,7 @@ def node(name: str, **more: Any) -> ClusterNode:
     body["spec"] = {"unschedulable": more.get("unschedulable", False)}
     ready = "True" if more.get("ready", True) else "False"
     body["status"]["conditions"] = [{"type": "Ready", "status": ready}]
-    return ClusterNode.model_validate(body)
+    return Node.model_validate(body)
 
 
 NODES = {name: node(name) for name in ("node1", "node2", "node3")}

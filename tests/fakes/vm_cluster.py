@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from lab import seed
 from libtortie.model.ipam import Persistence
 from libtortie.model.keys import Kind
 from libtortie.model.resources import (
@@ -28,17 +29,7 @@ from libtortie.model.resources import (
     parse_resource,
 )
 from libtortie.model.resources import Node as CalicoNode
-from tortiectl.kubevirt.objects import (
-    VM,
-    VMI,
-    Claim,
-    KubeVirt,
-    Migration,
-    Node,
-    Object,
-    PersistentVolume,
-    Pod,
-)
+from tortiectl.kubevirt import objects as kv
 from tortiectl.kubevirt.reading import sorted_out
 from tortiectl.kubevirt.settings import settings_of
 from tortiectl.preflight.read_services import certificates_in, rules_of
@@ -46,10 +37,9 @@ from tortiectl.preflight.world import Budget, Cluster, Network
 
 Json = dict[str, Any]
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
-ALLOW = "kubevirt.io/allow-pod-bridge-network-live-migration"
+ALLOW = kv.ANNOTATION_BRIDGE
 MODEL, FEATURES = "Skylake-Server", ("vmx", "avx512f", "sse4.2")
 
-T = TypeVar("T", bound=Object)
 R = TypeVar("R", bound=Resource)
 
 
@@ -94,36 +84,20 @@ def kube_node(name: str, number: int) -> Json:
 
 def vmi(name: str, number: int, node: str, namespace: str = "shop") -> Json:
     """A VM's instance that may migrate, by bridge binding, with a shared disk."""
-    interface = {"name": "default", "bridge": {}}
-    return {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": f"vmi-{namespace}-{name}",
-            "annotations": {ALLOW: "true"},
-            "labels": {"app": name},
-        },
-        "spec": {
-            "evictionStrategy": "LiveMigrate",
-            "architecture": "amd64",
-            "domain": {
-                "cpu": {"model": "host-model"},
-                "devices": {"interfaces": [interface], "disks": [{"name": "root"}]},
-                "machine": {"type": "pc-q35-rhel9.4.0"},
-                "memory": {"guest": "1Gi"},
-            },
-            "networks": [{"name": "default", "pod": {}}],
-            "volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": name}}],
-        },
-        "status": {
-            "phase": "Running",
-            "nodeName": node,
-            "conditions": [{"type": "LiveMigratable", "status": "True"}],
-            "interfaces": [{"name": "default", "ipAddress": f"10.65.{number >> 8}.{number & 255}"}],
-        },
+    body = seed.vmi_body(name, namespace, "", {"app": name})
+    body["metadata"]["uid"] = f"vmi-{namespace}-{name}"
+    domain, volume = body["spec"]["domain"], {"persistentVolumeClaim": {"claimName": name}}
+    domain["devices"]["disks"] = [{"name": "root"}]
+    domain["cpu"], domain["machine"] = {"model": "host-model"}, {"type": "pc-q35-rhel9.4.0"}
+    domain["memory"] = {"guest": "1Gi"}
+    body["spec"] |= {"architecture": "amd64", "volumes": [{"name": "root", **volume}]}
+    body["status"] = {
+        "phase": "Running",
+        "nodeName": node,
+        "conditions": [{"type": "LiveMigratable", "status": "True"}],
+        "interfaces": [{"name": "default", "ipAddress": f"10.65.{number >> 8}.{number & 255}"}],
     }
+    return body
 
 
 def vm(instance: Json) -> Json:
@@ -225,12 +199,13 @@ class Site:
         lists = [
             sorted_out(model, tuple(bodies))
             for model, bodies in (
-                (VMI, self.vmis), (VM, self.vms), (Migration, self.migrations), (Pod, self.pods),
-                (Node, self.nodes), (Claim, self.claims), (PersistentVolume, self.volumes),
+                (kv.VMI, self.vmis), (kv.VM, self.vms), (kv.Migration, self.migrations),
+                (kv.Pod, self.pods), (kv.Node, self.nodes), (kv.Claim, self.claims),
+                (kv.PersistentVolume, self.volumes),
             )
         ]  # fmt: skip
         by_id: list[dict[str, Any]] = [{one.id: one for one in each.objects} for each in lists]
-        kubevirt = sorted_out(KubeVirt, (self.kubevirt,)).objects
+        kubevirt = sorted_out(kv.KubeVirt, (self.kubevirt,)).objects
         return Cluster(
             vmis=by_id[0],
             vms=by_id[1],

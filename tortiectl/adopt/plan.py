@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
-import yaml
-
+from libtortie.access import parse_documents
+from libtortie.datastore import gojson
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import IPNetwork
@@ -27,6 +27,9 @@ ANNOTATION_IPS = "cni.projectcalico.org/ipAddrs"
 PREFIX = "adopted"
 COLUMNS = ("namespace", "name", "ip", "mac")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_LONGEST = 253
+"""Most characters of a resource's name."""
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -66,8 +69,12 @@ def parse_wishes(text: str, where: str) -> tuple[Wish, ...]:
     """CSV with a heading, or VM manifests (YAML, JSON). Raises `InvalidInput` naming the line."""
     first = text.lstrip("\ufeff \t\r\n").split("\n", 1)[0]
     if {"name", "ip"} <= {cell.strip().lower() for cell in first.split(",")}:
-        return tuple(_of_csv(text.lstrip("\ufeff"), where))
-    return tuple(_of_manifests(text, where))
+        found = tuple(_of_csv(text.lstrip("\ufeff"), where))
+    else:
+        found = tuple(_of_manifests(text, where))
+    if not found:
+        raise InvalidInput(f"{where}: no VM is in it")
+    return found
 
 
 def _of_csv(text: str, where: str) -> Iterator[Wish]:
@@ -77,25 +84,36 @@ def _of_csv(text: str, where: str) -> Iterator[Wish]:
     unknown = sorted(set(names) - set(COLUMNS))
     if unknown:
         raise InvalidInput(f"{where}: column {unknown[0]!r} is none of {', '.join(COLUMNS)}")
-    for row in reader:
+    for row in _rows(reader, where):
         place = f"{where}, line {reader.line_num}"
         cells = {name: (row.get(name) or "").strip() for name in COLUMNS}
         addresses = cells["ip"].replace(";", " ").split()
         yield _wish(cells["namespace"] or "default", cells["name"], addresses, cells["mac"], place)
 
 
+def _rows(reader: csv.DictReader[str], where: str) -> Iterator[dict[str, str]]:
+    """The lines after the heading. Raises `InvalidInput` for what is no CSV of these columns."""
+    try:
+        for row in reader:
+            if reader.restkey in row:
+                raise InvalidInput(
+                    f"{where}, line {reader.line_num}: more cells than columns; two addresses "
+                    "stand in one cell, with a blank between them"
+                )
+            yield row
+    except csv.Error as error:
+        raise InvalidInput(f"{where}, line {reader.line_num}: not CSV: {error}") from error
+
+
 def _of_manifests(text: str, where: str) -> Iterator[Wish]:
     """VMs that say an address by annotation."""
     try:
-        documents = [one for one in yaml.safe_load_all(text) if one is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"{where}: neither CSV with columns name and ip nor YAML") from error
-    bodies = [
-        body
-        for one in documents
-        for body in (one.get("items", [one]) if isinstance(one, Mapping) else [one])
-    ]
-    for body in bodies:
+        documents = parse_documents(text, where)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{where}: neither CSV with columns name and ip nor YAML ({error})"
+        ) from error
+    for body in (body for one in documents for body in _listed_in(one)):
         if not isinstance(body, Mapping) or body.get("kind") != "VirtualMachine":
             raise InvalidInput(f"{where}: want CSV with columns name and ip, or VirtualMachines")
         meta = _map(body, "metadata")
@@ -110,6 +128,14 @@ def _of_manifests(text: str, where: str) -> Iterator[Wish]:
         )  # fmt: skip
 
 
+def _listed_in(document: Any) -> Sequence[Any]:
+    """What a list holds; another document itself, and nothing of an empty one."""
+    items = document.get("items") if isinstance(document, Mapping) else None
+    if isinstance(items, list):
+        return items
+    return [] if document is None else [document]
+
+
 def _map(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = body.get(key)
     return found if isinstance(found, Mapping) else {}
@@ -117,7 +143,7 @@ def _map(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _listed(note: object, place: str) -> list[str]:
     try:
-        found = json.loads(str(note))
+        found = gojson.loads(str(note).encode())
     except ValueError:
         found = None
     if not isinstance(found, list):
@@ -133,8 +159,8 @@ def _mac_of(template: Mapping[str, Any]) -> str:
 
 
 def _wish(namespace: str, name: str, texts: Sequence[str], mac: str, place: str) -> Wish:
-    for what, value in (("namespace", namespace), ("name", name)):
-        if not _NAME.fullmatch(value):
+    for what, value, known in (("namespace", namespace, _NAMESPACE), ("name", name, _NAME)):
+        if not known.fullmatch(value):
             raise InvalidInput(f"{place}: {what} {value!r} is no name that Kubernetes takes")
     try:
         addresses = tuple(plain_address(text) for text in texts)
@@ -145,7 +171,12 @@ def _wish(namespace: str, name: str, texts: Sequence[str], mac: str, place: str)
     plain = mac.lower().replace("-", ":")
     if mac and (not _MAC.fullmatch(plain) or int(plain[:2], 16) & 1):
         raise InvalidInput(f"{place}: mac {mac!r} is no unicast MAC address")
-    return Wish(namespace, name, addresses, plain, place)
+    wish = Wish(namespace, name, addresses, plain, place)
+    if len(wish.reservation) > _LONGEST:
+        raise InvalidInput(
+            f"{place}: name: the IPReservation {wish.reservation} has more than {_LONGEST} letters"
+        )
+    return wish
 
 
 def conflicts(wishes: Sequence[Wish], known: Known) -> Iterator[str]:

@@ -20,7 +20,7 @@ from libtortie.model.plain_ip import plain_address
 from tortiectl.canary import CanaryError, Means, Perch, prove
 from tortiectl.commands.bgp_tor_config import read_stored
 from tortiectl.connection import connect
-from tortiectl.options import config_option, not_empty
+from tortiectl.options import Finite, config_option, not_empty
 from tortiectl.tor_config import Stored
 
 HANDLE = "tortie-bgp-canary"
@@ -52,9 +52,7 @@ LOOK_SECONDS = 15.0
     help="What to announce, that nobody uses.  [default: a free one of a pool]",
 )
 @click.option("--ipv6", is_flag=True, help="Prove it for IPv6.")
-@click.option(
-    "--timeout", type=click.FloatRange(1, 240), default=60.0, show_default=True, help="Seconds."
-)
+@click.option("--timeout", type=Finite(1, 240), default=60.0, show_default=True, help="Seconds.")
 @click.pass_context
 def canary(
     ctx: click.Context,

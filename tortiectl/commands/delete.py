@@ -6,10 +6,8 @@ import click
 
 from libtortie.model.keys import ResourceKey
 from tortiectl.commands.completion import complete_kind, complete_name
-from tortiectl.commands.get import namespace_of
-from tortiectl.commands.write import require_supported, resources_in, tell
-from tortiectl.connection import connect
-from tortiectl.kinds import parse_kind
+from tortiectl.commands.get import keys_of
+from tortiectl.commands.write import resources_in, tell, writable
 from tortiectl.manifests import Sources
 from tortiectl.options import config_option, examples, file_options, namespace_option, not_empty
 from tortiectl.removing import remove_all
@@ -60,10 +58,7 @@ def delete(
     else:
         if not kind or not names:
             raise click.UsageError("give KIND and at least one NAME, or -f FILE", ctx)
-        found = parse_kind(kind)
-        where = namespace_of(found, namespace, False, names)
-        keys = [ResourceKey(found, name, where) for name in names]
-    at = connect(ctx, config)
-    require_supported([key.kind for key in keys], "delete", at.config.datastore.type)
-    outcome = remove_all(at.store, keys, skip_absent=skip_not_exists, revisions=revisions)
-    tell("delete", "deleted", outcome, at.store.atomic)
+        keys = keys_of(kind, names, namespace)
+    store = writable(ctx, config, "delete", (key.kind for key in keys))
+    outcome = remove_all(store, keys, skip_absent=skip_not_exists, revisions=revisions)
+    tell("delete", "deleted", outcome, store.atomic)

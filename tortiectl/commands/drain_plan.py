@@ -16,7 +16,7 @@ from tortiectl.kubevirt.access import Access, open_api
 from tortiectl.kubevirt.mirror import Mirror, Trouble, Wanted
 from tortiectl.kubevirt.objects import LABEL_ROLE, LAUNCHER, VMI, Migration, Node, Pod
 from tortiectl.kubevirt.options import output_option
-from tortiectl.options import config_option
+from tortiectl.options import Finite, config_option
 from tortiectl.output import readable_json
 from tortiectl.preflight.read import read_cluster
 
@@ -29,7 +29,7 @@ BLOCKED = 2
 @config_option
 @click.option("--watch", is_flag=True, help="Follow the drain until no VM is left on the node.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS",
+    "--timeout", type=Finite(min=0), default=0.0, metavar="SECONDS",
     help="Of --watch; 0 is none.",
 )  # fmt: skip
 @output_option("text", "json")

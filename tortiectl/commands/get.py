@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from libtortie.access import text_of
+from libtortie.cycles import unsearched
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import InvalidInput, Malformed, NotFound
 from libtortie.model.keys import Kind, ResourceKey, Resources
@@ -155,8 +156,9 @@ def _show(question: Question, wires: Iterator[dict[str, Any]], form: Form) -> No
     """Write what was found; one resource that is not there leaves nothing to write."""
     asked = question.asked
     if form.streams and not question.names:
-        for text in gathered(streamed(asked, wires, form)):
-            click.echo(text)
+        with unsearched():
+            for text in gathered(streamed(asked, wires, form)):
+                click.echo(text)
         return
     found = list(wires)
     if question.names and not found:
@@ -223,6 +225,13 @@ def _absent(store: Datastore, kind: Kind, name: str, namespace: str) -> str:
     hint = meant(name, (key.name for key in keys if isinstance(key, ResourceKey)))
     full = f"{namespace}/{name}" if namespace else name
     return f"resource does not exist: {kind}({full}) with error: <nil>{hint}"
+
+
+def keys_of(kind: str, names: Sequence[str], namespace: str) -> list[ResourceKey]:
+    """The resources that KIND, NAMEs and `-n` mean. Raises `InvalidInput`."""
+    found = parse_kind(kind)
+    where = namespace_of(found, namespace, False, names)
+    return [ResourceKey(found, name, where) for name in names]
 
 
 def namespace_of(kind: Kind, given: str, everywhere: bool, names: Sequence[str]) -> str:

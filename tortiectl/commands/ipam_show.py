@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from ipaddress import ip_address
 
 import click
 
@@ -16,6 +15,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError
 from libtortie.model.ipam import Attribute, Block, IPAddress
 from libtortie.model.keys import Blocks
+from libtortie.model.plain_ip import plain_address
 from libtortie.wording import visible
 from tortiectl import ipam_report as report
 from tortiectl.connection import Connection, connect
@@ -81,7 +81,7 @@ def show(
 
 def parse_address(text: str) -> IPAddress:
     try:
-        return ip_address(text)
+        return plain_address(text)
     except ValueError as error:
         raise InvalidInput(f"--ip: '{text}' is not an IP address") from error
 

@@ -7,15 +7,12 @@ from typing import Any
 import click
 
 from libtortie.errors import InvalidInput
-from libtortie.model.keys import ResourceKey
 from libtortie.model.spec_nodes import key_problem, value_problem
 from libtortie.wording import visible
 from tortiectl.commands.completion import complete_kind, complete_name
-from tortiectl.commands.get import namespace_of
-from tortiectl.commands.write import require_supported
-from tortiectl.connection import connect
+from tortiectl.commands.get import keys_of
+from tortiectl.commands.write import writable
 from tortiectl.editing import edit
-from tortiectl.kinds import parse_kind
 from tortiectl.options import config_option, examples, namespace_option, not_empty
 
 
@@ -49,21 +46,19 @@ def label(
     if remove and overwrite:
         raise click.UsageError("give --remove or --overwrite", ctx)
     wanted = dict(_parsed(text, remove) for text in labels)
-    found = parse_kind(kind)
-    key = ResourceKey(found, name, namespace_of(found, namespace, False, (name,)))
-    at = connect(ctx, config)
-    require_supported([found], "update", at.config.datastore.type)
+    (key,) = keys_of(kind, (name,), namespace)
+    store = writable(ctx, config, "update", (key.kind,))
 
     def change(wire: dict[str, Any]) -> dict[str, Any]:
         held = dict(wire["metadata"].get("labels") or {})
         meta = {**wire["metadata"], "labels": _changed(held, wanted, remove, overwrite)}
         return {**wire, "metadata": meta}
 
-    edit(at.store, key, change)
+    edit(store, key, change)
     for one in wanted:
         done = "removed label" if remove else "set label"
         word = "from" if remove else "on"
-        click.echo(visible(f"Successfully {done} {one} {word} {found} {name}"))
+        click.echo(visible(f"Successfully {done} {one} {word} {key.kind} {name}"))
 
 
 def _parsed(text: str, remove: bool) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from libtortie.datastore import gojson
 from libtortie.errors import InvalidInput
+from libtortie.wording import NODE_FILE
 from tortiectl.lazy import Entry, LazyGroup
-from tortiectl.options import examples, not_empty
+from tortiectl.options import examples, node_config_option, not_empty
 
 if TYPE_CHECKING:
     from cni_plugin.install import Kubeconfig
@@ -30,7 +31,6 @@ COMMANDS = {
     "status": Entry("tortiectl.commands.node_status:status", "Show agent and BGP sessions."),
     "uninstall": Entry("tortiectl.commands.node:uninstall", "Remove the CNI plugin."),
 }
-NODE_FILE = "/etc/tortie/node.yaml"
 
 _root = click.option(
     "--root",
@@ -55,14 +55,6 @@ _conf_dir = click.option(
     callback=not_empty,
     help="Where the runtime looks for networks.",
 )
-_config = click.option(
-    "-c",
-    "--config",
-    default="",
-    metavar="FILE",
-    callback=not_empty,
-    help=f"The agent's configuration.  [default: {NODE_FILE}, if it is there]",
-)
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, name="node")
@@ -82,7 +74,7 @@ def node() -> None:
     callback=not_empty,
     help="A runtime takes the first file by name.",
 )
-@_config
+@node_config_option
 @click.option(
     "--set",
     "settings",
@@ -162,7 +154,7 @@ def install(
 @_root
 @_bin_dir
 @_conf_dir
-@_config
+@node_config_option
 def uninstall(*, root: str, bin_dir: str, conf_dir: str, config: str) -> None:
     """Remove what `install` wrote and put back what it set aside; may be repeated.
 
@@ -218,7 +210,7 @@ def _setting(text: str) -> tuple[str, Any]:
     if not separator or not key:
         raise InvalidInput(f"--set {text}: want KEY=JSON")
     try:
-        return key, json.loads(value)
+        return key, gojson.loads(value.encode())
     except ValueError:
         return key, value
 

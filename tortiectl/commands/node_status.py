@@ -11,7 +11,7 @@ from libtortie.access import NODE_FILE, parse_yaml, present, text_of
 from libtortie.errors import InvalidInput, TortieError
 from libtortie.wording import visible
 from tortiectl.bird_status import HEADINGS, Session, ask, sessions
-from tortiectl.options import examples, not_empty
+from tortiectl.options import examples, node_config_option, text_option
 from tortiectl.system_check import Mark, Sources, check
 from tortiectl.text_tables import boxed
 
@@ -19,21 +19,12 @@ RUN_DIR = "/run/tortie"
 
 
 @click.command(epilog=examples("tortiectl node status"))
-@click.option(
-    "-c",
-    "--config",
-    default="",
-    metavar="FILE",
-    callback=not_empty,
-    help=f"The agent's configuration.  [default: {NODE_FILE}, if it is there]",
-)
-@click.option(
+@node_config_option
+@text_option(
     "--socket",
     "control",
-    default="",
     metavar="PATH",
-    callback=not_empty,
-    help="BIRD's control socket.  [default: as the agent's configuration says]",
+    said="BIRD's control socket.  [default: as the agent's configuration says]",
 )
 @click.pass_context
 def status(ctx: click.Context, *, config: str, control: str) -> None:
@@ -106,13 +97,11 @@ def _show(found: list[Session], version: int) -> None:
 
 
 @click.command(epilog=examples("tortiectl node checksystem"))
-@click.option(
+@text_option(
     "-f",
     "--kernel-config",
-    default="",
     metavar="FILE",
-    callback=not_empty,
-    help="The kernel's configuration.  [default: /proc/config.gz, else /boot/config-RELEASE]",
+    said="The kernel's configuration.  [default: /proc/config.gz, else /boot/config-RELEASE]",
 )
 @click.pass_context
 def checksystem(ctx: click.Context, kernel_config: str) -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 from libtortie.access import parse_yaml, text_of
 from libtortie.errors import InvalidInput
-from libtortie.model.keys import ResourceKey
+from libtortie.patches import json_patch, merge_patch
 from tortiectl.commands.completion import complete_kind, complete_name
-from tortiectl.commands.get import namespace_of
-from tortiectl.commands.write import require_supported
-from tortiectl.connection import connect
+from tortiectl.commands.get import keys_of
+from tortiectl.commands.write import writable
 from tortiectl.editing import edit
-from tortiectl.kinds import parse_kind
 from tortiectl.options import config_option, examples, namespace_option, not_empty
-from tortiectl.patches import json_patched, merged
 
 TYPES = ("strategic", "merge", "json")
 
@@ -70,17 +66,11 @@ def patch(
     body = parse_yaml(text_of(Path(patch_file)) if patch_file else text, where)
     if form != "json" and not isinstance(body, dict):
         raise InvalidInput(f"{where}: is not an object; a list of operations has --type json")
-    found = parse_kind(kind)
-    key = ResourceKey(found, name, namespace_of(found, namespace, False, (name,)))
-    at = connect(ctx, config)
-    require_supported([found], "update", at.config.datastore.type)
+    (key,) = keys_of(kind, (name,), namespace)
+    store = writable(ctx, config, "update", (key.kind,))
     insist = ""
     if isinstance(body, dict) and isinstance(body.get("metadata"), dict):
         insist = str(body["metadata"].get("resourceVersion") or "")
-    change = partial(_changed, patch=body, form=form)
-    edit(at.store, key, change, insist=insist)
-    click.echo(f"Successfully patched 1 '{found}' resource")
-
-
-def _changed(wire: dict[str, Any], *, patch: Any, form: str) -> Any:
-    return json_patched(wire, patch) if form == "json" else merged(wire, patch)
+    changed = json_patch if form == "json" else merge_patch
+    edit(store, key, partial(changed, patch=body), insist=insist)
+    click.echo(f"Successfully patched 1 '{key.kind}' resource")

@@ -21,7 +21,7 @@ from tortiectl.kubevirt.objects import Claim, KubeVirt
 from tortiectl.kubevirt.options import namespace_option, output_option
 from tortiectl.kubevirt.reading import Gap, get_vmi, read_list, split_id
 from tortiectl.kubevirt.settings import settings_of
-from tortiectl.options import config_option, not_empty
+from tortiectl.options import Finite, config_option, not_empty
 from tortiectl.output import readable_json
 
 NEVER = 2
@@ -64,10 +64,10 @@ class _Given:
 @click.option(
     "--disk-writes", callback=_amount, default="0", metavar="RATE", help="On disks to copy."
 )
-@click.option("--downtime-ms", default=forecasts.DOWNTIME_MS, show_default=True)
+@click.option("--downtime-ms", type=Finite(min=0), default=forecasts.DOWNTIME_MS, show_default=True)
 @click.option(
-    "--completion-timeout-per-gib", "limit", type=float, metavar="SECONDS",
-    help="KubeVirt's, for each GB.  [default: 150]",
+    "--completion-timeout-per-gib", "limit", type=Finite(min=0), metavar="SECONDS",
+    help="KubeVirt's, for each GB; 0: none.  [default: 150]",
 )  # fmt: skip
 @click.option("--auto-converge", is_flag=True, help="allowAutoConverge is on.")
 @click.option("--post-copy", is_flag=True, help="allowPostCopy is on.")
@@ -115,7 +115,9 @@ def foretell(
         disks=_first(given.disks, known.disks) or 0.0,
         disk_write_rate=disk_writes,
         downtime_ms=downtime_ms,
-        completion_s_per_gb=_first(given.limit, known.limit) or forecasts.COMPLETION_S_PER_GB,
+        completion_s_per_gb=_needed(
+            "--completion-timeout-per-gib", given.limit, known.limit, forecasts.COMPLETION_S_PER_GB
+        ),
         auto_converge=auto_converge or known.auto_converge,
         post_copy=post_copy or known.post_copy,
         disruption=workload_disruption or known.disruption,

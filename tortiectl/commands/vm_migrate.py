@@ -20,7 +20,7 @@ from tortiectl.kubevirt.reading import decode, get_vmi, read_list, split_id
 from tortiectl.migrate.explain import explanation, verbatim
 from tortiectl.migrate.live import Figures, settled
 from tortiectl.migrate.progress import Story, conclusion, succeeded
-from tortiectl.options import config_option, not_empty
+from tortiectl.options import Finite, config_option, not_empty
 
 FAILED = 2
 """Exit status when the VM has not moved."""
@@ -36,7 +36,7 @@ _SUFFIX = string.ascii_lowercase + string.digits
 @click.option("--watch", is_flag=True, help="Follow it to its end.")
 @click.option("--cancel", is_flag=True, help="Cancel what runs.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS",
+    "--timeout", type=Finite(min=0), default=0.0, metavar="SECONDS",
     help="Of --watch; 0 is none. What runs goes on.",
 )  # fmt: skip
 @click.pass_context

@@ -7,10 +7,11 @@ path, nothing is written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
+from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
 from libtortie.model.keys import Kind
 from libtortie.model.resources import Resource
@@ -59,12 +60,15 @@ def success(done: str, resources: Sequence[Resource]) -> str:
     return visible(f"Successfully {done} {len(resources)}{what} resource(s)")
 
 
-def require_supported(kinds: Sequence[Kind], verb: str, datastore: str) -> None:
-    """Refuse before anything is asked of the store what it never does."""
-    reasons = dict.fromkeys(refusal(kind, verb, datastore) for kind in kinds)
+def writable(ctx: click.Context, config: str, verb: str, kinds: Iterable[str]) -> Datastore:
+    """The command's store; what it never does is refused before anything is asked of it."""
+    at = connect(ctx, config)
+    datastore = at.config.datastore.type
+    reasons = dict.fromkeys(refusal(Kind(kind), verb, datastore) for kind in kinds)
     found = [why for why in reasons if why]
     if found:
         raise InvalidInput("\n".join(found))
+    return at.store
 
 
 def _name(resource: Resource) -> str:
@@ -76,13 +80,12 @@ def _name(resource: Resource) -> str:
 def _run(
     ctx: click.Context, verb: Verb, wanted: list[Wanted], config: str, skip_exists: bool
 ) -> None:
-    at = connect(ctx, config)
-    require_supported([Kind(one.resource.kind) for one in wanted], verb, at.config.datastore.type)
-    problems = list(missing(at.store, [one.resource for one in wanted]))
+    store = writable(ctx, config, verb, (one.resource.kind for one in wanted))
+    problems = list(missing(store, [one.resource for one in wanted]))
     if problems:
         raise InvalidInput("\n".join(problems))
-    outcome = write_all(at.store, verb, in_order(wanted), skip_exists=skip_exists)
-    tell(verb, _DONE[verb], outcome, at.store.atomic)
+    outcome = write_all(store, verb, in_order(wanted), skip_exists=skip_exists)
+    tell(verb, _DONE[verb], outcome, store.atomic)
 
 
 def _command(verb: Verb, help_text: str, *lines: str) -> Callable[..., None]:

@@ -8,6 +8,8 @@ import re
 from libtortie.errors import InvalidInput
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_LARGEST = 2.0**64
+"""What QEMU and libvirt can tell at all."""
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)([kKMGTPE]i?|m)?B?")
 _FACTORS = {
     "": 1.0,
@@ -16,6 +18,13 @@ _FACTORS = {
     **{letter: 10.0 ** (3 * power) for power, letter in enumerate("KMGTPE", 1)},
     **{f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)},
 }
+
+
+def number(value: object) -> float | None:
+    """A number that a stranger's record holds; None for what is none, not finite, or too large."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= _LARGEST else None
 
 
 def size(value: float) -> str:

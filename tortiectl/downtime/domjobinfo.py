@@ -124,7 +124,7 @@ _RAW_TYPES = ("None", "Bounded", "Unbounded", "Completed", "Failed", "Cancelled"
 _RAW_OPERATIONS = ("Unknown", "Start", "Save", "Restore", _MIGRATION_IN, _MIGRATION_OUT)
 
 _NUMBER = re.compile(
-    r"(?P<label>\S.*?)\s*[:\uff1a]?\s+(?P<number>-?\d+(?:[.,]\d+)?)"
+    r"(?P<label>\S.*?)\s*[:\uff1a]?\s+(?P<number>-?\d{1,20}(?:[.,]\d+)?)"
     r"(?:\s+(?P<unit>ms|bytes|pages/s|[KMGTPE]?i?B(?:/s)?))?\s*"
 )
 _WORDS = re.compile(r"(?P<label>\S.*?)\s*[:\uff1a]\s*(?P<words>\S.*?)\s*")

@@ -47,16 +47,18 @@ class Verdict(StrEnum):
     THROTTLED = "converges with the guest slowed down"
     DISRUPTED = "ends by post-copy or a pause at the time limit"
     TIMES_OUT = "is aborted at the time limit"
+    ENDLESS = "does not end by itself, and no time limit ends it"
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Times in seconds; None where it does not end by itself. `rounds` are of memory."""
+    """Times in seconds; None where it does not end by itself, and for a limit that there is not.
+    `rounds` are of memory."""
 
     verdict: Verdict
     seconds: float | None
     disk_seconds: float
-    limit_seconds: float
+    limit_seconds: float | None
     rounds: int | None
     downtime_ms: float | None
     bytes_sent: float | None
@@ -66,7 +68,7 @@ class Forecast:
 def forecast(load: Load) -> Forecast:
     """What will come of it. Raises `InvalidInput` for a load that cannot be."""
     _require(load)
-    limit = load.completion_s_per_gb * (load.memory + load.disks) / 1e9
+    limit = load.completion_s_per_gb * (load.memory + load.disks) / 1e9 or None  # KubeVirt: 0, none
     disk_seconds, own = _disks(load)
     if own <= 0:
         why = "the guest writes to its copied disks faster than they can be sent"
@@ -78,7 +80,7 @@ def forecast(load: Load) -> Forecast:
     count, sent, left = rounds
     seconds = disk_seconds + (sent + left) / own
     pause = left / own * 1000
-    if seconds > limit:
+    if limit is not None and seconds > limit:
         return Forecast(
             Verdict.DISRUPTED if load.disruption or load.post_copy else Verdict.TIMES_OUT,
             None, disk_seconds, limit, count, None, None,
@@ -120,10 +122,10 @@ def _rounds(load: Load, bandwidth: float) -> tuple[int, float, float] | None:
     return count, sent, left
 
 
-def _never(load: Load, limit: float, disk_seconds: float, why: str) -> Forecast:
-    verdict = Verdict.TIMES_OUT
+def _never(load: Load, limit: float | None, disk_seconds: float, why: str) -> Forecast:
+    verdict = Verdict.ENDLESS if limit is None else Verdict.TIMES_OUT
     if load.auto_converge and math.isfinite(disk_seconds):
         verdict = Verdict.THROTTLED
-    elif load.disruption or load.post_copy:
+    elif limit is not None and (load.disruption or load.post_copy):
         verdict = Verdict.DISRUPTED
     return Forecast(verdict, None, disk_seconds, limit, None, None, None, why)

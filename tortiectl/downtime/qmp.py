@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from libtortie.errors import InvalidInput, NotFound
+from tortiectl.downtime.amounts import number
 from tortiectl.downtime.job import Job, Outcome
 
 SOURCE = "QEMU"
@@ -118,8 +119,7 @@ def _part(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(part: Mapping[str, Any], name: str) -> float | None:
-    value = part.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return number(part.get(name))
 
 
 def _sum(ram: Mapping[str, Any], disk: Mapping[str, Any], name: str) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from libtortie.errors import InvalidInput, NotFound
 from libtortie.kube.objects import LAUNCHER_PREFIX
+from tortiectl.downtime.amounts import number
 from tortiectl.downtime.job import Job, Outcome
 from tortiectl.downtime.qmp import documents
 
@@ -51,7 +52,7 @@ def _of_log(lines: Sequence[Mapping[str, Any]], vm: str) -> Job:
         latency
         for line in raises
         if _raise_of(line) == _raise_of(raises[-1])
-        and (latency := _number(line.get("latency_ms"))) is not None
+        and (latency := number(line.get("latency_ms"))) is not None
     ]
     if not latencies:
         raise NotFound(f"this agent's log tells of no cut-over of {vm or 'any VM'} to its node")
@@ -84,10 +85,6 @@ def _job(row: Mapping[str, Any]) -> Job:
         SOURCE,
         {"Succeeded": Outcome.COMPLETED, "Failed": Outcome.FAILED}.get(str(phase), Outcome.UNKNOWN),
         operation=f"{row.get('source_node', '?')} to {row.get('target_node', '?')}",
-        downtime_ms=_number(row.get("guest_blackout_ms")),
-        network_downtime_ms=_number(row.get("network_downtime_ms")),
+        downtime_ms=number(row.get("guest_blackout_ms")),
+        network_downtime_ms=number(row.get("network_downtime_ms")),
     )
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -118,7 +118,8 @@ def forecast_lines(load: Load, found: Forecast) -> Iterator[str]:
         yield f"  {'data':<{_WIDTH}} {size(found.bytes_sent or 0)}"
     if found.disk_seconds and math.isfinite(found.disk_seconds):
         yield f"  {'of it disks':<{_WIDTH}} {duration(found.disk_seconds * 1000)}"
-    yield f"  {'time limit':<{_WIDTH}} {duration(found.limit_seconds * 1000)}"
+    limit = "none" if found.limit_seconds is None else duration(found.limit_seconds * 1000)
+    yield f"  {'time limit':<{_WIDTH}} {limit}"
     yield f"  {'why':<{_WIDTH}} {found.reason}"
 
 

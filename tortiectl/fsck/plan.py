@@ -7,7 +7,6 @@ is still doubted, and undoing it can give the address back to whom it was taken 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from ipam.gc_inventory import Allocated
 from ipam.gc_verdicts import Opinion, Subject
 from ipam.ownership import Owners
 from ipam.vm_handles import Piece, VMHandle
+from libtortie.datastore import gojson
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import IPAddress, Owner
 from tortiectl.text_tables import columns
@@ -160,13 +160,13 @@ def plan_of(lines: Iterable[Line], written: str, datastore: str) -> Plan:
 def parse_plan(text: str, where: str) -> Plan:
     """A plan's file. Raises `InvalidInput` naming file and field."""
     try:
-        plan = Plan.model_validate(json.loads(text))
+        plan = Plan.model_validate(gojson.loads(text.encode()))
         _ = [action.piece for action in plan.actions]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidInput(f"{where}: {place}: {first['msg']}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidInput(f"{where}: no plan of ipam fsck: {error}") from None
     if plan.format != FORMAT:
         raise InvalidInput(f"{where}: its format is {plan.format!r}, not {FORMAT}")

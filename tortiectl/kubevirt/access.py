@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import click
 
 from libtortie.connection import Connection
-from libtortie.errors import InvalidInput
+from libtortie.errors import InvalidInput, TortieError, Unavailable
+from libtortie.kube import prepare
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import KubeConfig
 from libtortie.kube.raw import RawObjects
@@ -37,14 +38,26 @@ class Access:
 def open_api(ctx: click.Context, config: str) -> Access:
     """The API as the command's options and the environment have it. Raises `InvalidInput`."""
     connection = connect(ctx, config)
-    connection.api_seconds = API_SECONDS
+    patience = connection.api_seconds
+    connection.api_seconds = max(patience, API_SECONDS)
     client, found = connection.kube, connection.config.kube()
     if client is None or found is None:
         raise InvalidInput(
             f"no Kubernetes API is configured ({connection.config.source}): set KUBECONFIG, or "
             "kubeconfig in the file given with -c"
         )
+    _require_answer(client, patience)
     return Access(connection, client, RawObjects(client), found)
+
+
+def _require_answer(client: HttpKubeClient, seconds: float) -> None:
+    """Whether anybody is there, before long lists are asked for. Raises `Unavailable`."""
+    try:
+        client.send(prepare.raw("GET", "/version"), seconds)
+    except Unavailable:
+        raise
+    except TortieError:
+        return  # a refusal is an answer: what the command asks for may be allowed
 
 
 def default_namespace(access: Access, wanted: str) -> str:

@@ -19,6 +19,7 @@ TSC_LABEL = "cpu-timer.node.kubevirt.io/tsc-frequency"
 INTERFACE = "InterfaceNotLiveMigratable"
 DISKS = "DisksNotLiveMigratable"
 DEVICES = "HostDeviceNotLiveMigratable"
+SECURE_EXECUTION = "SecureExecutionNotLiveMigratable"
 BLOCK, LIVE = "BlockMigration", "LiveMigration"
 _SHARED = ", live migration requires that all PVCs must be shared (using ReadWriteMany access mode)"
 
@@ -121,7 +122,7 @@ def _security(vmi: VMI, world: Around) -> Iterator[Refusal]:
     if security.tdx is not None:
         yield Refusal("TDXNotLiveMigratable", "VMI uses TDX")
     if vmi.spec.architecture == "s390x":
-        yield Refusal("SecureExecutionNotLiveMigratable", "VMI uses Secure Execution")
+        yield Refusal(SECURE_EXECUTION, "VMI uses Secure Execution")
 
 
 def _clocks(vmi: VMI, world: Around) -> Iterator[Refusal]:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from libtortie.kube.objects import Api, KubeObject, Meta, View
+from libtortie.kube import objects as kube
+from libtortie.kube.objects import Api, Condition, KubeObject, Meta, NodeStatus, View
 from tortiectl.kubevirt.spec import Affinity, VMISpec
 
 GROUP, VERSION = "kubevirt.io", "v1"
@@ -17,18 +18,11 @@ KNOWN_VERSIONS = ("v1", "v1alpha3")
 
 LABEL_SCHEDULABLE = "kubevirt.io/schedulable"
 LABEL_CREATED_BY = "kubevirt.io/created-by"
-LABEL_ROLE = "kubevirt.io"
-LABEL_JOB = "kubevirt.io/migrationJobUID"
+LABEL_ROLE, LAUNCHER = kube.LABEL_LAUNCHER, kube.LAUNCHER
 LABEL_PERSISTENT_STATE = "persistent-state-for"
-LAUNCHER = "virt-launcher"
 ANNOTATION_BRIDGE = "kubevirt.io/allow-pod-bridge-network-live-migration"
-ANNOTATION_EVACUATION = "kubevirt.io/evacuationMigration"
 FINAL_PHASES = ("Succeeded", "Failed")
 LIVE_MIGRATABLE = "LiveMigratable"
-
-
-def _kubevirt(plural: str, kind: str) -> Api:
-    return Api(GROUP, VERSION, plural, kind, True)
 
 
 class FullMeta(Meta):
@@ -36,7 +30,6 @@ class FullMeta(Meta):
 
     creation_timestamp: str = ""
     finalizers: tuple[str, ...] = ()
-    managed_fields: tuple[dict[str, Any], ...] = ()
 
 
 class Object(KubeObject):
@@ -51,41 +44,18 @@ class Object(KubeObject):
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
-class Condition(View):
-    """`status.conditions[]`."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str = ""
-
-
-class MigrationState(View):
+class MigrationState(kube.MigrationState):
     """`VMI.status.migrationState`, also a migration's."""
 
-    migration_uid: str = ""
-    source_node: str = ""
-    source_pod: str = ""
-    target_node: str = ""
-    target_pod: str = ""
-    start_timestamp: str = ""
-    end_timestamp: str = ""
-    target_node_domain_ready_timestamp: str = ""
-    completed: bool = False
-    failed: bool = False
     failure_reason: str = ""
     abort_requested: bool = False
     abort_status: str = ""
     mode: str = ""
 
 
-class InterfaceStatus(View):
+class InterfaceStatus(kube.InterfaceStatus):
     """`VMI.status.interfaces[]`."""
 
-    name: str = ""
-    mac: str = ""
-    ip_address: str = ""
     ip_addresses: tuple[str, ...] = ()
 
 
@@ -122,14 +92,11 @@ class PhaseTime(View):
     phase_transition_timestamp: str = ""
 
 
-class VMIStatus(View):
+class VMIStatus(kube.VMIStatus):
     """`VMI.status`."""
 
-    phase: str = ""
-    node_name: str = ""
     conditions: tuple[Condition, ...] = ()
     interfaces: tuple[InterfaceStatus, ...] = ()
-    active_pods: dict[str, str] = Field(default_factory=dict)
     migration_state: MigrationState = MigrationState()
     evacuation_node_name: str = ""
     migration_method: str = ""
@@ -138,10 +105,9 @@ class VMIStatus(View):
     machine: MachineStatus = MachineStatus()
 
 
-class VMI(Object):
+class VMI(Object, kube.VirtualMachineInstance):
     """A running VM."""
 
-    api: ClassVar[Api] = _kubevirt("virtualmachineinstances", "VirtualMachineInstance")
     spec: VMISpec = Field(default_factory=VMISpec)
     status: VMIStatus = Field(default_factory=VMIStatus)
 
@@ -191,50 +157,39 @@ class VMStatus(View):
     conditions: tuple[Condition, ...] = ()
 
 
-class VM(Object):
+class VM(Object, kube.VirtualMachine):
     """A VirtualMachine."""
 
-    api: ClassVar[Api] = _kubevirt("virtualmachines", "VirtualMachine")
     spec: VMSpec = Field(default_factory=VMSpec)
     status: VMStatus = VMStatus()
 
 
-class MigrationSpec(View):
+class MigrationSpec(kube.VMIMSpec):
     """`VMIM.spec`."""
 
-    vmi_name: str = ""
     added_node_selector: dict[str, str] = Field(default_factory=dict)
     priority: str = ""
 
 
-class MigrationStatus(View):
+class MigrationStatus(kube.VMIMStatus):
     """`VMIM.status`."""
 
-    phase: str = ""
     conditions: tuple[Condition, ...] = ()
     migration_state: MigrationState = MigrationState()
     phase_transition_timestamps: tuple[PhaseTime, ...] = ()
 
 
-class Migration(Object):
+class Migration(Object, kube.VirtualMachineInstanceMigration):
     """A VirtualMachineInstanceMigration."""
 
-    api: ClassVar[Api] = _kubevirt(
-        "virtualmachineinstancemigrations", "VirtualMachineInstanceMigration"
-    )
     spec: MigrationSpec = Field(default_factory=MigrationSpec)
     status: MigrationStatus = Field(default_factory=MigrationStatus)
-
-    @property
-    def final(self) -> bool:
-        """Succeeded or Failed: it moves nothing any more."""
-        return self.status.phase in FINAL_PHASES
 
 
 class KubeVirt(Object):
     """KubeVirt's own configuration; `spec` is kept as it came."""
 
-    api: ClassVar[Api] = _kubevirt("kubevirts", "KubeVirt")
+    api: ClassVar[Api] = Api(GROUP, VERSION, "kubevirts", "KubeVirt", True)
     spec: dict[str, Any] = Field(default_factory=dict)
     status: dict[str, Any] = Field(default_factory=dict)
 
@@ -269,7 +224,7 @@ class PodStatus(View):
 class Pod(Object):
     """A pod; here mostly a launcher."""
 
-    api: ClassVar[Api] = Api("", "v1", "pods", "Pod", True)
+    api: ClassVar[Api] = kube.Pod.api
     spec: PodSpec = Field(default_factory=PodSpec)
     status: PodStatus = Field(default_factory=PodStatus)
 
@@ -294,24 +249,10 @@ class NodeSpec(View):
     taints: tuple[Taint, ...] = ()
 
 
-class NodeAddress(View):
-    """`Node.status.addresses[]`."""
-
-    type: str = ""
-    address: str = ""
-
-
-class NodeStatus(View):
-    """`Node.status`."""
-
-    conditions: tuple[Condition, ...] = ()
-    addresses: tuple[NodeAddress, ...] = ()
-
-
 class Node(Object):
     """A core Node."""
 
-    api: ClassVar[Api] = Api("", "v1", "nodes", "Node", False)
+    api: ClassVar[Api] = kube.KubeNode.api
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 

@@ -7,21 +7,17 @@ from typing import Any, TypeVar
 
 import click
 
-from tortiectl.options import not_empty
+from tortiectl.options import text_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def namespace_option(command: F) -> F:
-    """`-n/--namespace`."""
-    return click.option(
-        "-n",
-        "--namespace",
-        default="",
-        metavar="NAMESPACE",
-        callback=not_empty,
-        help="Of the VM.  [default: the kubeconfig's, else default]",
-    )(command)
+namespace_option = text_option(
+    "-n",
+    "--namespace",
+    metavar="NAMESPACE",
+    said="Of the VM.  [default: the kubeconfig's, else default]",
+)
 
 
 def output_option(*forms: str) -> Callable[[F], F]:

@@ -9,13 +9,13 @@ Thousands of VMs ask for the same: answers are kept by what they depend on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from tortiectl.kubevirt.cpu import MACHINE, Needs, Wish, needs
 from tortiectl.kubevirt.objects import LABEL_SCHEDULABLE, VMI, Node, Pod
-from tortiectl.kubevirt.spec import Affinity, PodTerm, Toleration
+from tortiectl.kubevirt.spec import Affinity, Toleration
 
 HOSTNAME = "kubernetes.io/hostname"
 ARCHITECTURE = "kubernetes.io/arch"
@@ -145,17 +145,11 @@ class Placement:
             pod.spec.node_name
             for term in terms
             if term.topology_key == HOSTNAME
-            for pod in self._matching(term, vmi.metadata.namespace)
+            for pod in self.launchers
+            if not pod.finished and pod.spec.node_name
+            if term.selects(pod.metadata, vmi.metadata.namespace)
             if (owner := pod.metadata.controller()) is None or owner.uid != uid
         )
-
-    def _matching(self, term: PodTerm, namespace: str) -> Iterable[Pod]:
-        places = term.namespaces or (namespace,)
-        for pod in self.launchers:
-            if pod.finished or pod.metadata.namespace not in places or not pod.spec.node_name:
-                continue
-            if term.label_selector is not None and term.label_selector.holds(pod.metadata.labels):
-                yield pod
 
 
 def _state(node: Node) -> str:
@@ -185,10 +179,7 @@ def _misfit(node: Node, ask: _Ask, affinity: Affinity) -> str:
     for key, value in ask.selector:
         if labels.get(key) != value:
             return f"lacks label {key}={value}"
-    required = affinity.node_affinity.required
-    if required is not None and not any(
-        term.holds(node.metadata.name, labels) for term in required.node_selector_terms
-    ):
+    if not affinity.node_affinity.allows(node.metadata.name, labels):
         return "node affinity of the VM"
     missing = ask.needs.missing(labels)
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -62,7 +62,7 @@ def settings_of(found: KubeVirt | None) -> Settings:
         parallel_cluster=_number(migrations, "parallelMigrationsPerCluster", 5),
         parallel_outbound=_number(migrations, "parallelOutboundMigrationsPerNode", 2),
         bandwidth=_bytes(migrations.get("bandwidthPerMigration")),
-        completion_s_per_gb=float(_number(migrations, "completionTimeoutPerGiB", 150)),
+        completion_s_per_gb=float(_number(migrations, "completionTimeoutPerGiB", 150, 0)),
         auto_converge=migrations.get("allowAutoConverge") is True,
         post_copy=post_copy,
         disruption=post_copy if disruption is None else disruption is True,
@@ -82,9 +82,9 @@ def _list(body: Mapping[str, Any], key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _number(body: Mapping[str, Any], key: str, default: int) -> int:
+def _number(body: Mapping[str, Any], key: str, default: int, least: int = 1) -> int:
     found = body.get(key)
-    fits = isinstance(found, int) and not isinstance(found, bool) and found > 0
+    fits = isinstance(found, int) and not isinstance(found, bool) and found >= least
     return found if fits and isinstance(found, int) else default
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from libtortie.kube import objects as kube
 from libtortie.kube.objects import View
 
 Empty = dict[str, Any]
@@ -21,11 +22,9 @@ class Binding(View):
     name: str = ""
 
 
-class Interface(View):
+class Interface(kube.InterfaceSpec):
     """`domain.devices.interfaces[]`."""
 
-    name: str = ""
-    mac_address: str = ""
     state: str = ""
     bridge: Empty | None = None
     masquerade: Empty | None = None
@@ -83,7 +82,7 @@ class TPM(View):
     enabled: bool = True
 
 
-class Devices(View):
+class Devices(kube.Devices):
     """`domain.devices`."""
 
     interfaces: tuple[Interface, ...] = ()
@@ -173,7 +172,7 @@ class Resources(View):
     requests: dict[str, Any] = Field(default_factory=dict)
 
 
-class Domain(View):
+class Domain(kube.Domain):
     """`spec.domain`."""
 
     devices: Devices = Devices()
@@ -193,11 +192,9 @@ class Multus(View):
     default: bool = False
 
 
-class Network(View):
+class Network(kube.VMINetwork):
     """`networks[]`."""
 
-    name: str = ""
-    pod: Empty | None = None
     multus: Multus | None = None
 
 
@@ -309,6 +306,11 @@ class NodeAffinity(View):
         default=None, alias="requiredDuringSchedulingIgnoredDuringExecution"
     )
 
+    def allows(self, name: str, labels: dict[str, str]) -> bool:
+        """Whether a node satisfies the required part; any does where there is none."""
+        terms = self.required.node_selector_terms if self.required is not None else None
+        return terms is None or any(term.holds(name, labels) for term in terms)
+
 
 class LabelSelector(View):
     """A label selector; an empty one selects everything."""
@@ -328,6 +330,14 @@ class PodTerm(View):
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
     topology_key: str = ""
+
+    def selects(self, pod: kube.Meta, namespace: str) -> bool:
+        """Whether a pod is meant; `namespace` is that of the pod whose term it is."""
+        return (
+            self.label_selector is not None
+            and pod.namespace in (self.namespaces or (namespace,))
+            and self.label_selector.holds(pod.labels)
+        )
 
 
 class PodAffinity(View):
@@ -363,7 +373,7 @@ class Toleration(View):
         return self.key == key and self.value == value
 
 
-class VMISpec(View):
+class VMISpec(kube.VMISpec):
     """`spec` of a VMI."""
 
     domain: Domain = Field(default_factory=Domain)

@@ -5,13 +5,13 @@ A resource that cannot be read is told and leaves the others. Never writes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ipam.persistence import persistence
+from libtortie.datastore import gojson
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, NotFound, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
@@ -125,7 +125,7 @@ class NetworkReading:
 def conflist_timeout(path: Path) -> int:
     """`policy_setup_timeout_seconds` of a conflist's plugin; 0 where it is not set."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = gojson.loads(path.read_bytes())
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}") from error
     except ValueError as error:

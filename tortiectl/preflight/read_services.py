@@ -21,6 +21,7 @@ from libtortie.model.times import parse_rfc3339
 from libtortie.validity import validities
 from tortiectl.kubevirt.objects import GROUP, Lease, Migration
 from tortiectl.kubevirt.reading import Gap, Json, Objects, read_list
+from tortiectl.kubevirt.spec import LabelSelector
 from tortiectl.preflight.world import Budget, Certificate, Rule
 
 SECRETS = (
@@ -29,6 +30,7 @@ SECRETS = (
     "kubevirt-virt-handler-migration-client-certs",
 )
 CA_MAP, CA_KEY = "kubevirt-ca", "ca-bundle"
+_RULE = ("apiGroups", "resources", "verbs")
 _RBAC = ("rbac.authorization.k8s.io", "v1")
 _SECRET = Api("", "v1", "secrets", "Secret", True)
 _CONFIG_MAP = Api("", "v1", "configmaps", "ConfigMap", True)
@@ -96,8 +98,14 @@ class ServiceReading:
 
     def budgets(self, namespace: str) -> tuple[Budget, ...]:
         """PodDisruptionBudgets."""
-        bodies = self._bodies(_BUDGET, "disruption budgets", namespace) or ()
-        return tuple(_budget(body) for body in bodies)
+        found = []
+        for body in self._bodies(_BUDGET, "disruption budgets", namespace) or ():
+            try:
+                found.append(budget_of(body))
+            except ValueError:
+                name = _meta(body).get("name")
+                self.gaps.append(f"disruption budget {name}: its selector cannot be read")
+        return tuple(found)
 
     def may_migrate(self, namespace: str) -> bool | None:
         """Whether the user may create migrations; None where the API does not say."""
@@ -145,32 +153,36 @@ def certificates_in(body: Mapping[str, Any], key: str, place: str) -> Iterator[C
 
 def rules_of(roles: Sequence[Json], bindings: Sequence[Json]) -> Iterator[Rule]:
     """Who has which rule, by cluster-wide bindings. Pure."""
-    by_name = {_meta(role).get("name"): role.get("rules") or () for role in roles}
+    by_name = {str(_meta(role).get("name")): role.get("rules") for role in roles}
     for binding in bindings:
         reference = binding.get("roleRef")
-        name = reference.get("name") if isinstance(reference, Mapping) else None
-        for subject in binding.get("subjects") or ():
+        name = str(reference.get("name")) if isinstance(reference, Mapping) else ""
+        for subject in _listed(binding.get("subjects")):
             if not isinstance(subject, Mapping) or subject.get("kind") != "ServiceAccount":
                 continue
             who = f"{subject.get('namespace')}/{subject.get('name')}"
             yield Rule(who, frozenset(), frozenset(), frozenset())  # it exists, whatever it may
-            for rule in by_name.get(name, ()):
-                yield Rule(
-                    who,
-                    *(
-                        frozenset(rule.get(key) or ())
-                        for key in ("apiGroups", "resources", "verbs")
-                    ),
-                )
+            for rule in _listed(by_name.get(name)):
+                if isinstance(rule, Mapping):
+                    yield Rule(who, *(_words(rule, key) for key in _RULE))
 
 
-def _budget(body: Json) -> Budget:
-    spec = body.get("spec") or {}
-    labels = (spec.get("selector") or {}).get("matchLabels") or {}
-    meta = _meta(body)
-    return Budget(
-        str(meta.get("namespace", "")), str(meta.get("name")), labels, spec.get("minAvailable")
-    )
+def _listed(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _words(rule: Mapping[str, Any], key: str) -> frozenset[str]:
+    return frozenset(one for one in _listed(rule.get(key)) if isinstance(one, str))
+
+
+def budget_of(body: Json) -> Budget:
+    """What a PodDisruptionBudget asks for. Raises ValueError for a selector that is none. Pure."""
+    spec, meta = body.get("spec"), _meta(body)
+    spec = spec if isinstance(spec, Mapping) else {}
+    given = spec.get("selector")
+    selector = None if given is None else LabelSelector.model_validate(given)
+    place = str(meta.get("namespace", ""))
+    return Budget(place, str(meta.get("name")), selector, spec.get("minAvailable"))
 
 
 def _meta(body: Json) -> Mapping[str, Any]:

@@ -126,8 +126,11 @@ def _clocks(cluster: Cluster) -> Iterator[Finding]:
 
 def _budget(budget: Budget, launchers: Sequence[Pod]) -> Iterator[Finding]:
     """A budget of one protects a VM's one pod; in a migration it has two."""
-    protects = budget.min_available in (1, "1") and any(
-        pod.metadata.namespace == budget.namespace and _selected(budget.labels, pod.metadata.labels)
+    selector = budget.selector
+    if selector is None or budget.min_available not in (1, "1"):
+        return
+    protects = any(
+        pod.metadata.namespace == budget.namespace and selector.holds(pod.metadata.labels)
         for pod in launchers
     )
     if protects:
@@ -137,10 +140,6 @@ def _budget(budget: Budget, launchers: Sequence[Pod]) -> Iterator[Finding]:
             "are two, and the source may be evicted in the middle of the move",
             "delete it (KubeVirt's webhook protects VMs), or let it ask for 2",
         )  # fmt: skip
-
-
-def _selected(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
 
 
 def launchers_of(vmis: Sequence[VMI], launchers: Mapping[str, Sequence[Pod]]) -> list[Pod]:

@@ -33,6 +33,7 @@ from tortiectl.kubevirt.objects import (
 )
 from tortiectl.kubevirt.reading import Unreadable
 from tortiectl.kubevirt.settings import Settings
+from tortiectl.kubevirt.spec import LabelSelector
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,11 +60,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget."""
+    """A PodDisruptionBudget; without a selector it covers no pod."""
 
     namespace: str
     name: str
-    labels: Mapping[str, str]
+    selector: LabelSelector | None
     min_available: Any = None
 
 

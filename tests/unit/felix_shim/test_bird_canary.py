@@ -46,6 +46,7 @@ def test_it_ends_by_itself_and_is_never_long(seconds: int) -> None:
         {"cidr": "fe80::1%eth0/128"},
         {"cidr": "198.51.100.7/32 blackhole; }"},
         {"metric": 0},
+        {"metric": True},
         {"metric": "512; }"},
         {"metric": 1 << 31},
         {"until": "soon"},

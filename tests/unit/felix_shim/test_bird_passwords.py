@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from felix_shim.bird_passwords import PasswordSource, Secret, SecretKey, password_in
+from felix_shim.bird_passwords import (
+    REFUSED_SECONDS,
+    PasswordSource,
+    Secret,
+    SecretKey,
+    password_in,
+)
 from felix_shim.events import BgpTold, Event
 from libtortie import errors
 from libtortie.kube.objects import Meta
@@ -41,7 +47,14 @@ class Rig:
     def __init__(self, api: Api) -> None:
         self.posted: list[Event] = []
         self.log = RecordingLog()
-        self.source = PasswordSource(api, "kube-system", self.posted.append, self.log)  # type: ignore[arg-type]  # one verb of the port
+        self.now = 100.0
+        self.source = PasswordSource(
+            api,  # type: ignore[arg-type]  # one verb of the port
+            "kube-system",
+            self.posted.append,
+            self.log,
+            lambda: self.now,
+        )
 
     def look(self, *keys: SecretKey) -> dict[SecretKey, str | None] | None:
         """What a look posted; None when it posted nothing."""
@@ -82,6 +95,39 @@ def test_trouble_keeps_what_was_known_and_answers_nothing_new(error: errors.Tort
     assert "kube-system/bgp" in str(said)
     api.failing = None
     assert rig.look(KEY, ("more", "k")) == {KEY: "hush", ("more", "k"): None}
+
+
+@pytest.mark.parametrize("error", [
+    errors.Unauthorized("forbidden"), errors.InvalidInput("no such name"), errors.Malformed("x"),
+])  # fmt: skip
+def test_a_refusal_that_lasts_is_the_answer_for_what_was_never_read(
+    error: errors.TortieError,
+) -> None:
+    """Else BIRD would wait for it for ever, with all of its other sessions."""
+    api = Api(bgp={"tor": b"hush"})
+    rig = Rig(api)
+    rig.look(KEY)
+    api.failing = error
+    keys = (KEY, ("bgp", "other"), ("more", "k"))
+    for _ in range(2):
+        assert rig.look(*keys) is None
+        rig.now += REFUSED_SECONDS - 0.5
+    assert rig.look(*keys) == {KEY: "hush", ("bgp", "other"): None, ("more", "k"): None}
+    api.failing = None
+    api.secrets["more"] = {"k": b"late"}
+    assert rig.look(*keys) == {KEY: "hush", ("bgp", "other"): None, ("more", "k"): "late"}
+    api.failing = error
+    assert rig.look(("third", "k")) == {}
+    assert rig.look(("third", "k")) is None, "each has its own minute"
+
+
+def test_silence_is_no_answer_however_long_it_lasts() -> None:
+    api = Api()
+    rig = Rig(api)
+    api.failing = errors.Unavailable("down")
+    for _ in range(3):
+        assert rig.look(KEY) is None
+        rig.now += 10 * REFUSED_SECONDS
 
 
 def test_a_password_is_in_no_text() -> None:

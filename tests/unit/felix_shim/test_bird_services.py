@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
 
+from felix_shim.bird_passwords import REFUSED_SECONDS
 from felix_shim.bird_services import (
     EndpointSlice,
     Ranges,
@@ -19,6 +20,7 @@ from felix_shim.bird_services import (
     addresses_of,
 )
 from felix_shim.events import BgpTold, Event, ServiceAddress
+from libtortie import errors
 from tests.fakes.agent_world import NODE, RecordingLog
 from tests.fakes.kube import FakeKube
 
@@ -88,10 +90,10 @@ def test_what_is_no_address_of_a_service_is_passed_over(text: str) -> None:
 class Following:
     """A source on its two threads, and the last that it told."""
 
-    def __init__(self, *, wanted: bool = True) -> None:
+    def __init__(self, *, wanted: bool = True, now: Callable[[], float] = time.monotonic) -> None:
         self.kube = FakeKube()
         self.told: list[Event] = []
-        self.source = ServiceSource(self.kube, NODE, self.told.append, RecordingLog())
+        self.source = ServiceSource(self.kube, NODE, self.told.append, RecordingLog(), now)
         bodies = (self.source.run_services, self.source.run_slices)
         self.threads = [threading.Thread(target=body) for body in bodies]
         if wanted:
@@ -162,3 +164,19 @@ def test_nothing_is_asked_before_it_is_wanted() -> None:
     following.stop()
     assert following.kube.calls == []
     assert following.told == []
+
+
+def test_who_may_not_see_services_does_not_wait_for_them() -> None:
+    """Else BIRD would wait, too, with its sessions to all other nodes as they once were."""
+    times = iter([100.0, 100.0 + REFUSED_SECONDS])
+    following = Following(now=lambda: next(times))
+    following.kube.put(service("Local"), Service)
+    following.kube.put(endpoints(NODE), EndpointSlice)
+    following.kube.fail(errors.Unavailable("silent"), verb="list", plural="services")
+    following.kube.fail(errors.Unauthorized("no"), verb="list", plural="services", times=2)
+    following.start()
+    try:
+        following.until(*all_of(here=True))
+    finally:
+        following.stop()
+    assert following.told[0] == BgpTold(services=frozenset())

@@ -64,7 +64,9 @@ def enters(bench: Bench, port: int, *, link: str = "eth0", protocol: int = TCP) 
 def goes_through(bench: Bench, *, link: str = "eth0") -> bool:
     rules = bench.rules[-1]
     packet = Packet(FAR, ip_address("10.65.0.2"), TCP, 40000, 80, link_in=link)
-    return RuleMachine(rules.chains, rules.sets).passes("host-forward-in", packet)
+    machine = RuleMachine(rules.chains, rules.sets)
+    stages = ("host-untracked-in", "host-pre-dnat", "host-forward-in")
+    return all(machine.passes(one, packet) for one in stages)
 
 
 def test_a_node_without_host_endpoints_asks_nobody() -> None:
@@ -155,6 +157,25 @@ def test_a_policy_that_cannot_be_obeyed_closes_the_host_but_not_its_failsafe_por
     assert [str(one["policy"]) for one in told] == ["GlobalNetworkPolicy broken"]
 
 
+@pytest.mark.parametrize("early", ["doNotTrack", "preDNAT"])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_is_forwarded_is_judged_as_before_when_another_policy_cannot_be_obeyed(
+    early: str, allowed: bool
+) -> None:
+    bench = begun()
+    rules = [{"action": "Allow" if allowed else "Deny"}]
+    judged = {"selector": "all()", "applyOnForward": True, early: True, "ingress": rules}
+    late = {"selector": "all()", "applyOnForward": True, "order": 9, "ingress": []}
+    bench.tell(host({"interfaceName": "eth0"}), policy(judged, "early"), policy(late, "late"))
+    assert goes_through(bench) is allowed
+    before = bench.rules[-1].chains["host-forward-in"]
+    bench.tell(policy({**DENY, "ingress": [{"action": "Maybe"}]}, "broken"))
+    assert not enters(bench, 80)
+    assert enters(bench, 22)
+    assert goes_through(bench) is allowed
+    assert bench.rules[-1].chains["host-forward-in"] == before
+
+
 def test_a_host_endpoint_that_cannot_be_read_is_closed_where_it_says() -> None:
     bench = begun()
     bench.tell(policy({"selector": "all()", "ingress": [{"action": "Allow"}]}))
@@ -174,6 +195,29 @@ def test_a_policy_of_hosts_alone_that_the_kernel_refuses_is_found() -> None:
     bench.refused_chains |= {"phi-gnp/bad"}
     bench.tell(host({"interfaceName": "eth0"}), policy(allow, "bad"))
     assert not enters(bench, 80)
+    assert enters(bench, 22)
+    assert [str(one["policy"]) for one in bench.log.of("policy_refused")] == [
+        "GlobalNetworkPolicy bad"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chain", "early"),
+    [
+        ("pfi-gnp/bad", {}),
+        ("poi-gnp/bad", {"preDNAT": True}),
+        ("pui-gnp/bad", {"doNotTrack": True}),
+    ],
+)
+def test_a_policy_whose_rules_are_refused_at_one_stage_alone_holds_up_nobody(
+    chain: str, early: dict[str, Any]
+) -> None:
+    bench = begun()
+    bench.refused_chains = frozenset({chain})
+    allow = {"selector": "has(role)", "ingress": [{"action": "Allow"}], "applyOnForward": True}
+    bench.tell(host({"interfaceName": "eth0"}), policy({**allow, **early}, "bad"))
+    assert not enters(bench, 80)
+    assert not goes_through(bench)
     assert enters(bench, 22)
     assert [str(one["policy"]) for one in bench.log.of("policy_refused")] == [
         "GlobalNetworkPolicy bad"

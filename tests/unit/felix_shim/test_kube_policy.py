@@ -176,6 +176,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ingress": [{"ports": [{"endPort": 8}]}]}, "spec.ingress.0.ports.0: endPort needs"),
     ({"ingress": [{"ports": [{"protocol": "ICMP"}]}]}, "spec.ingress.0.ports.0.protocol: Input"),
     ({"ingress": [{"form": []}]}, "spec.ingress.0.form: no such field"),
+    ({"policy_types": ["Egress"]}, "spec.policy_types: no such field"),
     ({"policyTypes": ["ingress"]}, "spec.policyTypes.0: Input should be"),
     ({"podSelector": {"matchLabels": {"a'": "b"}}}, "spec.podSelector.matchLabels.a'.[key]: "),
     ({"podSelector": {"matchLabels": {"a": "b'\""}}}, "spec.podSelector.matchLabels.a: "),

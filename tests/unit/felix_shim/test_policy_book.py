@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 from felix_shim.policy_book import PolicyBook, Ways
 from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.policy import ANY, Item, Profile
+from libtortie.model.policy import ANY, Item, PolicyId, Profile
 from tests.fakes.packets import TCP, Packet
 from tests.fakes.policy_meaning import Written
 from tests.fakes.policy_worlds import PODS, item_of, key_of, policy_of
@@ -75,6 +75,15 @@ def test_what_the_kernel_refuses_is_closed_until_it_says_something_else() -> Non
     book.put_policy(policy)
     assert not lets_in(book), "the same policy again"
     book.put_policy(policy_of(Written("allow-db", {**ALLOW_DB.spec, "order": 7}, "red")))
+    assert lets_in(book)
+
+
+def test_a_profile_that_is_gone_is_refused_no_more() -> None:
+    book = book_with()
+    book.put_profile(Profile("kns.red", ingress=ANY))
+    book.refuse(PolicyId("kns.red", "", "Profile"), "nft: no")
+    assert not lets_in(book)
+    book.remove_profile("kns.red")
     assert lets_in(book)
 
 

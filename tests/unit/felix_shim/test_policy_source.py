@@ -87,6 +87,27 @@ def test_a_kind_that_policy_is_made_of_and_nobody_serves_has_no_objects(
     assert len(log.of("kind_not_served")) == 1
 
 
+def test_what_the_last_agent_heard_of_a_kind_is_kept_while_it_is_not_served(
+    tmp_path: Path, posted: list[Event], source: Sources
+) -> None:
+    """As by an agent that was not killed: a server that has just begun knows no added kinds."""
+    kept = cache_in(tmp_path)
+    guard = AdminNetworkPolicy.model_validate({"metadata": {"name": "guard"}, "spec": {}})
+    kept.put(AdminNetworkPolicy, [guard])
+    kept.stop()
+    kept.run()
+    api, listing = FakeKube(), ("list", "adminnetworkpolicies")
+    api.hide(POLICY_GROUP)
+    again = cache_in(tmp_path)
+    saver = Running(again)
+    running = Running(source(api, AdminNetworkPolicy, posted, cache=again))
+    wait_for(lambda: api.calls.count(listing) >= 3)
+    running.stop()
+    saver.stop()
+    assert posted == [Seen(guard), InSync(AdminNetworkPolicy, frozenset({("", "guard")}))]
+    assert again.load(AdminNetworkPolicy) == (guard,)
+
+
 def test_what_was_there_before_a_kind_was_served_no_more_is_kept(
     posted: list[Event], source: Sources
 ) -> None:
@@ -233,6 +254,24 @@ def test_a_disk_that_is_full_is_told_and_nothing_else_suffers(tmp_path: Path) ->
     assert isinstance(kept.log, RecordingLog)
     assert len(kept.log.of("policy_not_saved")) == 1
     assert kept.load(KubeNetworkPolicy) is None
+
+
+def test_what_a_full_disk_did_not_take_is_saved_when_it_has_room(tmp_path: Path) -> None:
+    """Else the next agent would go on with what the API said before."""
+    place = tmp_path / "place"
+    place.write_text("")
+    kept = cache_in(place / "below")
+    kept.retry = 0.0
+    running, log = Running(kept), kept.log
+    assert isinstance(log, RecordingLog)
+    try:
+        kept.put(KubeNetworkPolicy, [policy()])
+        wait_for(lambda: log.of("policy_not_saved"))
+        place.unlink()
+        wait_for(lambda: kept.load(KubeNetworkPolicy) == (policy(),))
+    finally:
+        running.stop()
+    assert len(log.of("policy_not_saved")) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

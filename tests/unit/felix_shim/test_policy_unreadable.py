@@ -121,6 +121,21 @@ def test_a_set_of_which_nothing_can_be_read_is_what_it_was_or_anything() -> None
 
 
 @pytest.mark.parametrize(
+    "kind", [Kind.NETWORK_SET, Kind.GLOBAL_NETWORK_SET, Kind.HOST_ENDPOINT], ids=str
+)
+def test_of_whatever_rules_select_and_nobody_knows_the_users_are_closed(kind: Kind) -> None:
+    agent = bench()
+    agent.tell(stored(Kind.GLOBAL_NETWORK_POLICY, "p", DENY_PARTNERS))
+    assert not closed(agent)
+    key = ResourceKey(kind, "s", NAMESPACE if kind.namespaced else "")
+    agent.tell(Listed(Resources(kind), (), ("s",), (key,)))
+    assert closed(agent)
+    assert not closed(agent, "other")
+    agent.tell(Listed(Resources(kind), ()))
+    assert not closed(agent)
+
+
+@pytest.mark.parametrize(
     ("kind", "name"), [(Kind.NETWORK_POLICY, "p"), (Kind.GLOBAL_NETWORK_POLICY, "p")]
 )
 def test_a_policy_of_which_nothing_can_be_read_may_be_about_anybody(kind: Kind, name: str) -> None:

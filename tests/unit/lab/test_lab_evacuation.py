@@ -151,6 +151,8 @@ def attachment(owner: LabPod, phase: str = "Running") -> LabPod:
 
 
 def test_a_hotplugged_volume_comes_with_a_pod_of_the_launchers() -> None:
+    plain = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "c"}}]}
+    assert created(plan(running(vmi(spec=plain))), LabPod) == []
     (body,) = created(plan(running(vmi(spec=HOT))), LabPod)
     assert body["metadata"]["name"].startswith("hp-volume-")
     assert body["metadata"]["labels"] == {"kubevirt.io": "hotplug-disk"}

@@ -157,6 +157,13 @@ def test_a_source_whose_containers_take_long_to_end_stays_so_long() -> None:
     assert len(plan(world(*objects, late, guests=moved))) == 1
 
 
+def test_a_source_that_nobody_says_was_left_stays() -> None:
+    target = launcher("pod-2", "node2", job=job())
+    moved = {"vmi-uid": replace(GUEST, pod_uid="pod-2")}
+    objects = (vm(), launcher("pod-1", "node1"), target, job("Succeeded"))
+    assert plan(world(*objects, source_done(endTimestamp=None), guests=moved)) == []
+
+
 def test_the_source_of_an_earlier_migration_is_finished_too() -> None:
     """The instance's state names the later migration only."""
     first = launcher("pod-0", "node3", name="virt-launcher-vm-first")

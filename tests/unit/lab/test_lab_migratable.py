@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from lab.migratable import (
-    ClusterSettings,
-    Surroundings,
-    live_migratable,
-    migration_method,
-    storage_live_migratable,
-)
-from lab.objects import ANNOTATION_BRIDGE_MIGRATION, Claim, LabVMI
-from tests.fakes.lab_world import NODES, node
+from lab.migratable import live_migratable, migration_method, storage_live_migratable
+from lab.objects import LabVMI
+from tests.fakes.lab_world import NODES, node, world
+from tortiectl.kubevirt.migratable import around
+from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE, Claim
+from tortiectl.kubevirt.settings import Settings
 
 BRIDGE = {"name": "default", "bridge": {}}
 NETWORK = "cannot migrate VMI which does not use masquerade or a migratable plugin to connect"
@@ -30,7 +27,7 @@ def instance(
     **spec: Any,
 ) -> LabVMI:
     """An instance on node1 whose interface, devices, domain and spec are as given."""
-    annotations = {} if annotation is None else {ANNOTATION_BRIDGE_MIGRATION: annotation}
+    annotations = {} if annotation is None else {ANNOTATION_BRIDGE: annotation}
     interfaces = {"interfaces": [interface or BRIDGE], **(devices or {})}
     return LabVMI.model_validate(
         {
@@ -53,8 +50,8 @@ def claim(name: str, *modes: str) -> Claim:
     return Claim.model_validate(body)
 
 
-CLAIMS = {"rwx": claim("rwx", "ReadWriteMany"), "rwo": claim("rwo", "ReadWriteOnce")}
-AROUND = Surroundings(CLAIMS, NODES)
+CLAIMS = {one.id: one for one in (claim("rwx", "ReadWriteMany"), claim("rwo", "ReadWriteOnce"))}
+AROUND = around(CLAIMS, NODES, Settings())
 
 
 def volume(**source: Any) -> list[dict[str, Any]]:
@@ -169,6 +166,10 @@ MOVABLE: dict[str, LabVMI] = {
     "masquerade": instance(interface={"name": "default", "masquerade": {}}, annotation=None),
     "passt": instance(interface={"name": "default", "passt": {}}, annotation=None),
     "no pod network": instance(networks=[], annotation=None),
+    "a network of another kind in the pod's place": instance(
+        networks=[{"name": "default", "multus": {"networkName": "n", "default": True}}],
+        annotation=None,
+    ),
     "named CPU": instance(domain={"cpu": {"model": "Skylake"}}),
     "launch security elsewhere": instance(domain={"launchSecurity": {}}),
     "reenlightenment off": instance(
@@ -191,13 +192,13 @@ def test_what_the_cluster_has_can_move_after_all() -> None:
         "host-model-cpu.node.kubevirt.io/Skylake": "true",
         "cpu-timer.node.kubevirt.io/tsc-frequency": "2000000000",
     }
-    rich = Surroundings(
+    rich = around(
         CLAIMS,
         {"node1": node("node1", labels=labels)},
-        ClusterSettings(
+        Settings(
             gates=frozenset({"VGPULiveMigration"}),
-            bindings=frozenset({"l2bridge"}),
-            devices=frozenset({"vendor/vgpu"}),
+            bindings={"l2bridge": True},
+            gpus=frozenset({"vendor/vgpu"}),
         ),
     )
     plugin = {"name": "default", "binding": {"name": "l2bridge"}}
@@ -210,6 +211,14 @@ def test_what_the_cluster_has_can_move_after_all() -> None:
         assert live_migratable(vmi, rich).status == "True"
     other = instance(devices={"gpus": [{"name": "a", "deviceName": "vendor/other"}]})
     assert live_migratable(other, rich).message == "VMI specifies non-migratable GPU device"
+
+
+def test_a_claim_counts_in_its_own_namespace() -> None:
+    vmi, near = instance(volumes=pvc("rwx")), claim("rwx", "ReadWriteMany")
+    assert live_migratable(vmi, world(near).surroundings()).status == "True"
+    meta = near.metadata.model_copy(update={"namespace": "other"})
+    far = near.model_copy(update={"metadata": meta})
+    assert live_migratable(vmi, world(far).surroundings()).status == "False"
 
 
 def test_the_first_failing_check_wins() -> None:
@@ -233,6 +242,12 @@ def test_the_storage_condition_collects_everything() -> None:
         " PersistentReservationNotLiveMigratable: VMI uses SCSI persistent reservation"
     )
     assert storage_live_migratable(instance(volumes=pvc("rwo")), AROUND).status == "True"
+    secure = instance(domain={"launchSecurity": {}}, architecture="s390x")
+    assert storage_live_migratable(secure, AROUND).status == "True"
+    devices = {"hostDevices": [{"name": "a"}], "gpus": [{"name": "b"}, {"name": "c"}]}
+    assert storage_live_migratable(instance(devices=devices), AROUND).message == (
+        "HostDeviceNotLiveMigratable: VMI specifies non-migratable generic PCI host device"
+    )
 
 
 def test_disks_in_the_pod_are_copied() -> None:

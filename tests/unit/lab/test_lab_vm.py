@@ -21,6 +21,7 @@ from tests.fakes.lab_world import (
     vmi,
     world,
 )
+from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE
 
 
 def removes_instance(actions: list[w.Action]) -> bool:
@@ -31,7 +32,7 @@ def test_a_vm_that_should_run_gets_an_instance_it_controls() -> None:
     (body,) = created(plan(world(vm())), LabVMI)
     (owner,) = body["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("VirtualMachine", "vm-uid", True)
-    assert kv.ANNOTATION_BRIDGE_MIGRATION in body["metadata"]["annotations"]
+    assert ANNOTATION_BRIDGE in body["metadata"]["annotations"]
 
 
 def test_a_vm_gets_its_finalizer_before_anything_else() -> None:

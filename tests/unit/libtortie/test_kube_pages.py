@@ -24,7 +24,7 @@ class Circling(HttpKubeClient):
         self.period = period
         self.asked = 0
 
-    def send(self, request: prepare.Request) -> bytes:
+    def send(self, request: prepare.Request, seconds: float = 0.0) -> bytes:
         self.asked += 1
         query = parse_qs(urlsplit(request.url(self.server)).query)
         last = int(query.get("continue", ["-1"])[0])

@@ -130,6 +130,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "spec.ingress.0.source.ports: protocol ICMP has no ports",
     ),
     ({"ingress": [{**RULE, "icmp": {"type": 8}}]}, "spec.ingress.0.icmp: ICMP types need"),
+    ({"types": ["Ingress"], "do_not_track": True}, "spec.do_not_track: no such field"),
+    ({"ingress": [{**RULE, "not_protocol": "TCP"}]}, "spec.ingress.0.not_protocol: no such field"),
     (
         {"ingress": [{"action": "Deny", "protocol": "ICMP", "icmp": {"code": 1}}]},
         "spec.ingress.0.icmp: a code needs a type",

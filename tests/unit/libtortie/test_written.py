@@ -381,3 +381,21 @@ def test_annotations_have_a_limit() -> None:
     body = manifest(Kind.IP_POOL, cidr="10.0.0.0/8")
     body["metadata"]["annotations"] = {"a": "x" * 262144}
     assert "262144 are the most" in checked(Kind.IP_POOL, body)[1][0]
+
+
+def test_a_fault_that_two_judges_see_is_told_once() -> None:
+    spec = {
+        "natPortRange": "x",
+        "floatingIPs": "maybe",
+        "failsafeInboundHostPorts": [{"protocol": "foo", "port": 99999}],
+        "interfacePrefix": "eth",
+    }
+    body = {"apiVersion": API_VERSION, "metadata": {"name": "default"}, "spec": spec}
+    _, problems = checked(Kind.FELIX_CONFIGURATION, body)
+    assert [one.partition(": ")[0] for one in problems] == [
+        "spec.natPortRange",
+        "spec.floatingIPs",
+        "spec.failsafeInboundHostPorts.0.protocol",
+        "spec.failsafeInboundHostPorts.0.port",
+        "spec.interfacePrefix",
+    ]

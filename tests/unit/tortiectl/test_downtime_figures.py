@@ -176,3 +176,23 @@ SCALARS = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(st.i
 def test_any_answer_is_read_or_refused(body: dict[str, Any]) -> None:
     with suppress(InvalidInput, NotFound):
         parse_query_migrate(json.dumps({**body, "status": "completed"}))
+
+
+@pytest.mark.parametrize("large", ["1e400", "NaN", "-Infinity", "1" + "0" * 400, "1e30", "true"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        '{{"return": {{"status": "completed", "total-time": 5, "downtime": {0},'
+        ' "ram": {{"transferred": {0}, "mbps": {0}, "total": {0}}}}}}}',
+        '{{"migrations": [{{"vm": "v", "phase": "Succeeded", "guest_blackout_ms": {0},'
+        ' "network_downtime_ms": 3}}]}}',
+        "Job type: Completed\nTime elapsed: 7 ms\nTotal downtime: {0} ms\nData total: {0} GiB\n",
+    ],
+    ids=["qmp", "report", "virsh"],
+)
+def test_what_no_program_can_have_measured_is_not_told(form: str, large: str) -> None:
+    job = parse_figures(form.format(large), "saved")
+    assert job.downtime_ms is None
+    assert "not told" in "\n".join(lines(job, "saved"))
+    assert json.dumps(document(job, "v"), allow_nan=False)
+    assert page(job, "saved")

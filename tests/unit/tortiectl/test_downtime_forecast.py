@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from libtortie.errors import InvalidInput
+from tests.fakes.vm_cluster import healthy
+from tortiectl.cli import main
 from tortiectl.downtime.forecast import Load, Verdict, forecast
+from tortiectl.downtime.report import forecast_document, forecast_lines
 
 GIB, MIB = 1024.0**3, 1024.0**2
 
@@ -55,6 +61,32 @@ def test_a_guest_that_dirties_faster_than_is_sent(load: dict[str, bool], verdict
     assert (found.verdict, found.seconds) == (verdict, None)
 
 
+def test_a_limit_of_zero_is_none() -> None:
+    slow = Load(memory=GIB, bandwidth=4 * MIB, completion_s_per_gb=0)
+    found = forecast(slow)
+    assert (found.verdict, found.seconds, found.limit_seconds) == (Verdict.CONVERGES, 256, None)
+    assert "  time limit         none" in list(forecast_lines(slow, found))
+    assert forecast_document(slow, found)["limit_seconds"] is None
+    never = forecast(replace(slow, dirty_rate=4 * MIB, post_copy=True))
+    assert (never.verdict, never.seconds) == (Verdict.ENDLESS, None)
+
+
+@pytest.mark.parametrize(("told", "limit"), [(0, 0.0), (7, 7.0), (-1, 150.0), ("x", 150.0)])
+def test_the_limit_that_kubevirt_has(told: object, limit: float) -> None:
+    site = healthy(vms=1)
+    site.config()["migrations"] = {"completionTimeoutPerGiB": told}
+    assert site.cluster().settings.completion_s_per_gb == limit
+
+
+@pytest.mark.parametrize("per_gib", ["0", "1"])
+def test_an_option_of_zero_counts(per_gib: str) -> None:
+    args = ["vm", "forecast", "--memory", "1Gi", "--bandwidth", "4Mi", "-o", "json"]
+    done = CliRunner().invoke(main, [*args, "--completion-timeout-per-gib", per_gib])
+    assert (done.exit_code, 'limit_seconds": null' in done.output) == (
+        (0, True) if per_gib == "0" else (2, False)
+    )
+
+
 def test_a_bandwidth_too_small_for_the_limit() -> None:
     found = forecast(Load(memory=GIB, bandwidth=4 * MIB))
     assert found.verdict is Verdict.TIMES_OUT
@@ -96,6 +128,7 @@ def test_what_converges_ends_within_limit_and_pause(
     if found.seconds is None:
         assert found.verdict is not Verdict.CONVERGES
         return
+    assert found.limit_seconds is not None
     assert found.seconds <= found.limit_seconds
     assert found.downtime_ms is not None
     assert found.downtime_ms <= downtime * 1.000001

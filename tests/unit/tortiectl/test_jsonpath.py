@@ -75,6 +75,7 @@ def test_what_a_template_finds(template: str, text: str) -> None:
         ("{.a[x]}", "[x]: want a number"),
         ("{.a[?(@.b==)]}", "jsonpath: "),
         ("{.a[?(@.b==c)]}", "'c' is no @path, number or 'text'"),
+        ("{.a[?(@.b==" + "[" * 5000 + "]" * 5000 + ")]}", "is no @path, number or"),
         ("{.a[::0]}", "a stride of 0"),
         ("{'a}", "is not closed"),
         ("{}", ""),

@@ -12,10 +12,12 @@ import pytest
 from libtortie.model.ipam import Persistence
 from libtortie.model.keys import Kind
 from tests.fakes.vm_cluster import ALLOW, NOW, Site, healthy, launcher, node_labels, pem, resource
+from tortiectl.kubevirt.spec import LabelSelector
 from tortiectl.preflight.examine import Scope, examine
 from tortiectl.preflight.findings import Finding, Severity
 from tortiectl.preflight.world import Budget
 
+OF_VM1 = LabelSelector(match_labels={"app": "vm1"})
 BLOCKS, BREAKS, RISK = Severity.BLOCKS, Severity.BREAKS, Severity.RISK
 Json = dict[str, Any]
 VMIMS = "virtualmachineinstancemigrations.kubevirt.io"
@@ -127,6 +129,19 @@ def anti_affinity(site: Site) -> None:
     }
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     spec(site)["affinity"] = {"podAntiAffinity": required}
+
+
+def one_has_left(site: Site) -> None:
+    """The group's launcher on one node is finished."""
+    anti_affinity(site)
+    site.pods[3]["status"]["phase"] = "Succeeded"
+
+
+def node_affinity(site: Site) -> None:
+    home = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [home]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    spec(site)["affinity"] = {"nodeAffinity": required}
 
 
 def migrating(site: Site, *phases: str) -> None:
@@ -281,6 +296,7 @@ FAULTS: tuple[Fault, ...] = (
     ("pinned", pinned, "NoNodeLeft", BLOCKS, "lacks label kubernetes.io/hostname=n2"),
     ("nodes", nodes_full, "NoNodeLeft", BLOCKS, "cordoned"),
     ("anti-affinity", anti_affinity, "NoNodeLeft", BLOCKS, "anti-affinity"),
+    ("affinity", node_affinity, "NoNodeLeft", BLOCKS, "node affinity of the VM"),
     ("host device", lambda s: domain(s)["devices"].update(hostDevices=[{"name": "d"}]),
      "HostDeviceNotLiveMigratable", BLOCKS, "generic PCI host device"),
     ("GPUs", lambda s: gpus(s, 2), "HostDeviceNotLiveMigratable", BLOCKS, "too many GPUs"),
@@ -339,7 +355,7 @@ FAULTS: tuple[Fault, ...] = (
     ("own rights", lambda s: setattr(s, "may_migrate", False), "MayNotMigrate", RISK, "you may"),
     ("CRD", lambda s: setattr(s, "missing_kinds", (VMIMS,)),
      "KindMissing", BLOCKS, "does not serve virtualmachineinstancemigrations"),
-    ("budget", lambda s: s.budgets.append(Budget("shop", "one", {"app": "vm1"}, 1)), "Budget",
+    ("budget", lambda s: s.budgets.append(Budget("shop", "one", OF_VM1, 1)), "Budget",
      RISK, "minAvailable 1"),
     ("TLS", lambda s: s.config()["migrations"].update(disableTLS=True), "MigrationTLSOff", RISK,
      "in the clear"),
@@ -413,8 +429,9 @@ def test_all_faults_at_once_are_all_found() -> None:
         pytest.param(lambda s: s.config().update(evictionStrategy="LiveMigrate"), id="default"),
         pytest.param(lambda s: pool(s, vxlanMode="Always", disableBGPExport=True), id="VXLAN"),
         pytest.param(lambda s: host_endpoints(s, BOTH_PORTS), id="host policy"),
-        pytest.param(lambda s: s.budgets.append(Budget("shop", "x", {"app": "vm1"}, 2)), id="2"),
+        pytest.param(lambda s: s.budgets.append(Budget("shop", "x", OF_VM1, 2)), id="2"),
         pytest.param(lambda s: migrating(s, "Succeeded", "Failed"), id="final migrations"),
+        pytest.param(one_has_left, id="anti-affinity against one that has left"),
         pytest.param(lambda s: spec(s).update(evictionStrategy="None"), id="strategy None"),
         pytest.param(lambda s: spec(s)["networks"].clear(), id="no pod network"),
         pytest.param(operator, id="operator"),

@@ -292,7 +292,8 @@ def test_every_key_of_the_file_has_a_variable() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [", "- x", "sqlite_shared: [1]", "a: 1\na: 2", "[" * 3000, "a: 2001-99-99"]
+    "text",
+    ["a: [", "- x", "sqlite_shared: [1]", "a: 1\na: 2", "[" * 3000, "a: !!timestamp 2001-99-99"],
 )
 def test_a_broken_node_file_is_an_error_not_an_absent_one(machine: Machine, text: str) -> None:
     machine.node_file.write_text(text)
@@ -300,7 +301,7 @@ def test_a_broken_node_file_is_an_error_not_an_absent_one(machine: Machine, text
         machine.config()
 
 
-@pytest.mark.parametrize("text", ["[" * 3000, "a: 2001-99-99"])
+@pytest.mark.parametrize("text", ["[" * 3000, "a: !!timestamp 2001-99-99"])
 def test_a_kubeconfig_that_python_cannot_hold(machine: Machine, text: str) -> None:
     path = machine.root / "kc"
     path.write_text(text)

@@ -13,6 +13,7 @@ from libtortie.errors import InvalidInput
 from libtortie.model.ipam import Block
 from libtortie.model.keys import Kind
 from tests.fakes.ipam_world import pool
+from tortiectl.cli import COMMANDS
 from tortiectl.ipam_report import address_lines, borrowed_rows, use_of, use_rows
 from tortiectl.kinds import SHORT, names_of, parse_kind
 from tortiectl.show_columns import COLUMNS, Column, chosen
@@ -163,3 +164,7 @@ def test_an_address_and_its_owners() -> None:
         "Alternate Owner Attributes:",
     ]
     assert [*address_lines(ip_address("10.0.0.1"), None)] == ["10.0.0.1 is not assigned"]
+
+
+def test_the_help_names_commands_in_the_order_of_their_names() -> None:
+    assert list(COMMANDS) == sorted(COMMANDS)
