@@ -2,8 +2,9 @@
 
 Two witnesses say where an address is. The stored IPAM record decides. A node that has just heard
 a VM says so by the agents' own channel, which is quicker: its word counts as long as the record
-names it as where the address is about to go, and not for longer than `CLAIM_SECONDS`. So a late,
-repeated, lost or false notice costs speed at most.
+names it as where the address is about to go, and not for longer than `CLAIM_SECONDS`. It may even
+outrun the record that does, and is kept until that comes. So an early, late, repeated, lost or
+false notice costs speed at most.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ from libtortie.model.keys import BlockKey, Blocks, IPNetwork
 from libtortie.model.resources import Node
 
 CLAIM_SECONDS = 30.0
+MOST_EARLY = 1024
+"""Addresses of which a notice is kept that no record agrees with: anything may be said of any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A node's word that it has an address, good until `deadline` (monotonic seconds)."""
+    """A node's word that a migration brought it an address, good until `deadline` (monotonic
+    seconds)."""
 
     node: str
+    migration_uid: str
     deadline: float
 
 
@@ -59,6 +64,8 @@ class OverlayDesk:
     _placements: dict[IPNetwork, Placement] = field(default_factory=dict)
     _lengths: set[int] = field(default_factory=set)
     _claims: dict[IPAddress, Claim] = field(default_factory=dict)
+    _early: dict[IPAddress, Claim] = field(default_factory=dict)
+    """What no record agrees with yet; one that names no migration does not do for these."""
     _confirmed: set[EndpointId] = field(default_factory=set)
     _pools: tuple[Pool, ...] = ()
     _version: int = 0
@@ -98,6 +105,7 @@ class OverlayDesk:
         (self._strays.add if own_way else self._strays.discard)(block.cidr)
         self._confirm(now)
         self._judge_claims()
+        self._hear_early(now)
         if (before.node, before.strays, before.targets) != (now.node, now.strays, now.targets):
             return True
         moved = {address for address, _ in before.nodes.items() ^ now.nodes.items()}
@@ -121,19 +129,22 @@ class OverlayDesk:
 
     def claim(self, event: CutOver, now: float) -> bool:
         """A node has heard a VM; True when its word counts for any of the addresses."""
+        claim = Claim(event.node, event.migration_uid, now + CLAIM_SECONDS)
         counts = False
-        for address in event.addresses:
+        for address in event.addresses if event.node != self.node else ():
             target, migration = self._target(address)
-            if target in ("", self.node) or target != event.node:
-                continue
-            if migration in ("", event.migration_uid):
-                self._claims[address] = Claim(target, now + CLAIM_SECONDS)
+            if target == event.node and migration in ("", event.migration_uid):
+                self._claims[address] = claim
+                self._early.pop(address, None)
                 counts = True
+            elif event.migration_uid and (address in self._early or len(self._early) < MOST_EARLY):
+                self._early[address] = claim
         return counts
 
     def expire(self, now: float) -> None:
         """Forget claims whose time is over."""
         self._claims = {one: claim for one, claim in self._claims.items() if claim.deadline > now}
+        self._early = {one: claim for one, claim in self._early.items() if claim.deadline > now}
 
     # -- what follows ------------------------------------------------------------------------
 
@@ -251,6 +262,13 @@ class OverlayDesk:
         for address, claim in tuple(self._claims.items()):
             if self._target(address)[0] != claim.node:
                 del self._claims[address]
+
+    def _hear_early(self, now: Placement) -> None:
+        """A notice counts once the store agrees that its node is the next, by that migration."""
+        for address in self._early.keys() & now.targets.keys():
+            claim = self._early[address]
+            if now.targets[address] == (claim.node, claim.migration_uid):
+                self._claims[address] = self._early.pop(address)
 
     def _confirm(self, one: Placement) -> None:
         """The store names this node: from now on its word counts."""

@@ -12,7 +12,15 @@ from libtortie.datastore.port import Record
 from libtortie.linux.port import Route
 from libtortie.model.ipam import Attribute, Block
 from libtortie.model.keys import BlockKey, Kind, Scope
-from tests.fakes.agent_world import ADDRESS, Bench, resource_record
+from tests.fakes.agent_world import (
+    ADDRESS,
+    NODE,
+    Bench,
+    endpoint_record,
+    instance,
+    migration,
+    resource_record,
+)
 
 CIDR = ip_network("10.65.0.0/26")
 DEVICE = "vxlan.calico"
@@ -69,6 +77,18 @@ def with_overlay(bench: Bench, block: Record, pool: Record | None = None) -> Ben
     bench.kernel.ensure_address("up0", ip_interface("172.31.1.2/24"))
     bench.tell(*(Listed(scope, records) for scope, records in lists(block, pool).items()))
     bench.advance(31)  # a resync: the uplink's address is seen
+    return bench
+
+
+def source_bench(owner: str = NODE) -> Bench:
+    """A node that a VM is about to leave for n2."""
+    bench = Bench()
+    live = migration("m1", source="src", target="tgt")
+    bench.start(objects=(live, instance(NODE)))
+    bench.attach(endpoint_record("src"))
+    with_overlay(bench, block_record(NODE, "n2", owner=owner))
+    assert bench.metrics("src") == [1024]
+    bench.kernel.namespaces.changes.clear()
     return bench
 
 

@@ -36,6 +36,7 @@ from tests.fakes.overlay_bench import (
     lists,
     node_record,
     pool_record,
+    source_bench,
     store,
     with_overlay,
 )
@@ -45,18 +46,6 @@ def route_changes(bench: Bench) -> list[tuple[str, str]]:
     changes = [one for one in bench.kernel.namespaces.changes if "route" in one[0]]
     bench.kernel.namespaces.changes.clear()
     return changes
-
-
-def source_bench(owner: str = NODE) -> Bench:
-    """A node that a VM is about to leave for n2."""
-    bench = Bench()
-    live = migration("m1", source="src", target="tgt")
-    bench.start(objects=(live, instance(NODE)))
-    bench.attach(endpoint_record("src"))
-    with_overlay(bench, block_record(NODE, "n2", owner=owner))
-    assert bench.metrics("src") == [1024]
-    bench.kernel.namespaces.changes.clear()
-    return bench
 
 
 def arriving(owner: str = "n0") -> Bench:
@@ -170,40 +159,6 @@ def test_what_the_source_sends_on_it_sends_until_its_pod_is_gone_and_after() -> 
     assert away(bench) == "n2"
     bench.detach(endpoint_record("src"))
     assert away(bench) == "n2", "its block is here, its address is not"
-
-
-def test_a_notice_of_somebody_else_moves_nothing() -> None:
-    bench = source_bench()
-    for node, uid in (("n0", "m1"), ("n2", "m9"), (NODE, "m1")):
-        cut_over(bench, node, uid)
-        assert away(bench) == "", (node, uid)
-    cut_over(bench, "n2", address="10.65.0.9")
-    assert bench.metrics("src") == [1024]
-
-
-def test_a_notice_alone_does_not_hold_for_ever() -> None:
-    bench = source_bench()
-    cut_over(bench, "n2")
-    assert bench.state("src") is State.DEPARTED
-    bench.advance(61)
-    assert away(bench) == ""
-    assert bench.metrics("src") == [1024], "the store never agreed, nor the API"
-
-
-def test_a_late_notice_of_the_move_before_moves_nothing() -> None:
-    """The VM went to n2 and on to n0; the store knows, and then n2's old notice comes."""
-    bench = Bench()
-    bench.start()
-    with_overlay(bench, block_record("n0", owner=NODE))
-    cut_over(bench, "n2")
-    assert away(bench) == "n0"
-
-
-def test_the_store_overrules_a_notice() -> None:
-    bench = source_bench()
-    cut_over(bench, "n2")
-    store(bench, block_record("n0", owner=NODE))
-    assert away(bench) == "n0"
 
 
 def test_bgp_does_not_take_the_route_from_under_the_source() -> None:
