@@ -26,13 +26,16 @@ OVERHEAD = {4: 50, 6: 70}
 @dataclass(frozen=True, slots=True)
 class TunnelSettings:
     """`enabled` None: where a pool wants it; it speaks of IPv4's tunnel alone, as Calico's does.
-    An MTU of 0 is the underlay's less the overhead."""
+    An MTU of 0 is the underlay's less the overhead. `workloads_vxlan` and `workloads_ipip`:
+    workloads may send such packets."""
 
     enabled: bool | None = None
     mtu: int = 0
     mtu6: int = 0
     port: int = DEFAULT_PORT
     vni: int = DEFAULT_VNI
+    workloads_vxlan: bool = False
+    workloads_ipip: bool = False
 
     def wanted(self, version: int, pools: bool) -> bool:
         """Whether a family has a tunnel; `pools`: whether any is in its overlay."""
@@ -63,10 +66,13 @@ def stronger_tunnel(
             complain(f"{name}: {error}")
             return before
 
+    vxlan, ipip = spec.allow_vxlan_packets_from_workloads, spec.allow_ipip_packets_from_workloads
     return TunnelSettings(
         enabled=weaker.enabled if spec.vxlan_enabled is None else spec.vxlan_enabled,
         mtu=read("vxlanMTU", spec.vxlan_mtu, parse_tunnel_mtu, weaker.mtu, last.mtu),
         mtu6=read("vxlanMTUV6", spec.vxlan_mtu_v6, parse_tunnel_mtu_v6, weaker.mtu6, last.mtu6),
         port=read("vxlanPort", spec.vxlan_port, parse_tunnel_port, weaker.port, last.port),
         vni=read("vxlanVNI", spec.vxlan_vni, parse_tunnel_vni, weaker.vni, last.vni),
+        workloads_vxlan=weaker.workloads_vxlan if vxlan is None else vxlan,
+        workloads_ipip=weaker.workloads_ipip if ipip is None else ipip,
     )

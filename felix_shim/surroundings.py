@@ -11,7 +11,7 @@ from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS, HostPlan, host_chains, placed_on
 from felix_shim.host_settings import HostSettings
 from felix_shim.nat_rules import NAT_CHAIN, nat_chain, nat_sets
-from felix_shim.overlay_settings import DEFAULT_PORT
+from felix_shim.overlay_settings import TunnelSettings
 from felix_shim.policy_book import PolicyRules
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements, literal
@@ -19,6 +19,7 @@ from felix_shim.rules import Chain, SetKey
 from felix_shim.snapshots import Snapshot, touched
 from felix_shim.tunnel_rules import (
     ENCAPSULATION,
+    NO_TUNNEL,
     OpenTunnel,
     no_encapsulation,
     tunnel_in,
@@ -33,7 +34,7 @@ from libtortie.model.resources import IPPoolSpec
 class Surroundings:
     """`between_nodes` are TCP ports that the cluster's nodes (`nodes`) keep open to each other;
     `links` are the addresses of links that are no workload's; `tunnel` is None where there is
-    none; `tunnel_port` is the overlay's, here or elsewhere."""
+    none; `encapsulation` is the overlay's, here or elsewhere."""
 
     settings: HostSettings = field(default_factory=HostSettings)
     between_nodes: tuple[PortRange, ...] = ()
@@ -41,7 +42,7 @@ class Surroundings:
     pools: tuple[IPPoolSpec, ...] = ()
     links: Mapping[str, frozenset[IPAddress]] = field(default_factory=lambda: MappingProxyType({}))
     tunnel: OpenTunnel | None = None
-    tunnel_port: int = DEFAULT_PORT
+    encapsulation: TunnelSettings = NO_TUNNEL
 
     @property
     def failsafe(self) -> Failsafe:
@@ -110,7 +111,7 @@ class NodeRules:
 def _own_rules(plans: tuple[HostPlan, ...], around: Surroundings) -> PolicyRules:
     placed = placed_on(plans, around.links)
     chains = host_chains(placed, around.failsafe) | {NAT_CHAIN: around.nat}
-    chains[ENCAPSULATION] = no_encapsulation(around.tunnel_port)
+    chains[ENCAPSULATION] = no_encapsulation(around.encapsulation)
     if around.tunnel is not None:
         into, out_of = HOST_CHAINS[HostStage.IN], HOST_CHAINS[HostStage.OUT]
         chains[into] = tunnel_in(around.tunnel) + chains[into]

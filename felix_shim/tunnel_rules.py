@@ -1,7 +1,8 @@
 """Who may speak to nodes' ends of the overlay: the cluster's nodes, and nobody else. Pure.
 
 VXLAN has no password: whoever reaches the port can put packets into the overlay, with any
-address inside. Workloads may not speak to it at all.
+address inside. Workloads may not send any, unless FelixConfiguration says so; what is for a node's
+own end is dropped there all the same.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from felix_shim.failsafe import NODES, UDP
-from felix_shim.overlay_settings import DEFAULT_PORT
+from felix_shim.overlay_settings import DEFAULT_PORT, TunnelSettings
 from felix_shim.rules import DROP, Chain, InSet, IsProtocol, OnPort, Plain, Rule, Side
 from libtortie.model.policy import PortRange
 
 ENCAPSULATION = "encapsulation"
 """The chain that whatever workloads send passes, before their policies."""
+NO_TUNNEL = TunnelSettings()
 _IPIP = 4
 
 
@@ -40,13 +42,13 @@ def tunnel_out(tunnel: OpenTunnel) -> Chain:
     return tuple(Rule((*_to_port(tunnel), one), Plain.ACCEPT) for one in known)
 
 
-def no_encapsulation(port: int = DEFAULT_PORT) -> Chain:
+def no_encapsulation(settings: TunnelSettings = NO_TUNNEL) -> Chain:
     """Encapsulation is the nodes' to speak: a workload's could enter the overlay as a node's. The
     usual port is closed though the overlay has another: it may be the underlay's own."""
-    return (
-        Rule((IsProtocol(_IPIP),), DROP.verdict),
-        Rule(_to_ports(DEFAULT_PORT, port), DROP.verdict),
-    )
+    ipip = Rule((IsProtocol(_IPIP),), DROP.verdict)
+    vxlan = Rule(_to_ports(DEFAULT_PORT, settings.port), DROP.verdict)
+    closed = ((ipip, settings.workloads_ipip), (vxlan, settings.workloads_vxlan))
+    return tuple(rule for rule, allowed in closed if not allowed)
 
 
 def _to_port(tunnel: OpenTunnel) -> tuple[IsProtocol, OnPort]:

@@ -171,7 +171,7 @@ class World:
             pools=tuple(pool.spec for pool in self.cluster.pools()),
             links=self.link_addresses,
             tunnel=self.overlay.open_tunnel(self.cluster, self.settings.tunnel),
-            tunnel_port=self.settings.tunnel.port,
+            encapsulation=self.settings.tunnel,
         )
 
     # -- stored resources --------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
 
 import pytest
@@ -13,6 +14,7 @@ from felix_shim.failsafe import NODES
 from felix_shim.host_order import HostStage
 from felix_shim.host_rules import HOST_CHAINS, HostPlan
 from felix_shim.nat_rules import NAT_CHAIN
+from felix_shim.overlay_settings import TunnelSettings
 from felix_shim.policy_book import PolicyRules
 from felix_shim.surroundings import NodeRules, Surroundings
 from felix_shim.tunnel_rules import (
@@ -25,7 +27,7 @@ from felix_shim.tunnel_rules import (
 from libtortie.model.keys import Kind
 from libtortie.model.policy import ALL_LINKS, HostEnd
 from libtortie.model.resources import IPPoolSpec
-from tests.fakes.agent_world import Bench, resource_record
+from tests.fakes.agent_world import NODE, Bench, resource_record
 from tests.fakes.overlay_bench import block_record, pool_record, with_overlay
 
 BOTH = OpenTunnel(4789, (4, 6))
@@ -79,20 +81,52 @@ def test_the_agent_opens_it_with_the_overlay_and_closes_it_with_it() -> None:
     assert bench.rules[-1].chains[chain] == ()
 
 
+IPIP = "meta l4proto 4 counter drop"
+VXLAN = "meta l4proto 17 th dport {} counter drop"
+
+
 @pytest.mark.parametrize(
-    ("port", "closed"), [(4789, "4789"), (8472, "{ 4789, 8472 }"), (500, "{ 500, 4789 }")]
+    ("settings", "closed"),
+    [
+        (TunnelSettings(), [IPIP, VXLAN.format("4789")]),
+        (TunnelSettings(port=8472), [IPIP, VXLAN.format("{ 4789, 8472 }")]),
+        (TunnelSettings(port=500), [IPIP, VXLAN.format("{ 500, 4789 }")]),
+        (TunnelSettings(port=500, workloads_vxlan=True), [IPIP]),
+        (TunnelSettings(workloads_ipip=True), [VXLAN.format("4789")]),
+        (TunnelSettings(workloads_vxlan=True, workloads_ipip=True), []),
+    ],
 )
-def test_workloads_speak_neither_encapsulation(port: int, closed: str) -> None:
-    assert chain_text(no_encapsulation(port), {}, "-0") == [
-        "meta l4proto 4 counter drop",
-        f"meta l4proto 17 th dport {closed} counter drop",
-    ]
+def test_workloads_speak_no_encapsulation_but_what_is_allowed(
+    settings: TunnelSettings, closed: list[str]
+) -> None:
+    assert chain_text(no_encapsulation(settings), {}, "-0") == closed
 
 
-def test_the_port_that_other_nodes_may_have_is_closed_to_workloads_without_a_tunnel_here() -> None:
+@pytest.mark.parametrize(
+    ("spec", "settings"),
+    [
+        ({"vxlanPort": 8472}, TunnelSettings(port=8472)),
+        ({"allowVXLANPacketsFromWorkloads": True}, TunnelSettings(workloads_vxlan=True)),
+        ({"allowIPIPPacketsFromWorkloads": True}, TunnelSettings(workloads_ipip=True)),
+    ],
+)
+def test_what_workloads_may_encapsulate_is_said_without_a_tunnel_here(
+    spec: Mapping[str, object], settings: TunnelSettings
+) -> None:
+    """Other nodes may have one, with the port."""
     bench = Bench()
     bench.start()
     assert bench.rules[-1].chains[ENCAPSULATION] == no_encapsulation()
-    felix = resource_record(Kind.FELIX_CONFIGURATION, "default", {"vxlanPort": 8472})
-    bench.tell(Stored(FELIX, felix))
-    assert bench.rules[-1].chains[ENCAPSULATION] == no_encapsulation(8472)
+    bench.tell(Stored(FELIX, resource_record(Kind.FELIX_CONFIGURATION, "default", spec)))
+    assert bench.rules[-1].chains[ENCAPSULATION] == no_encapsulation(settings)
+    own = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", dict.fromkeys(spec, False))
+    if "vxlanPort" not in spec:
+        bench.tell(Stored(FELIX, own))
+        assert bench.rules[-1].chains[ENCAPSULATION] == no_encapsulation()
+
+
+def test_what_is_allowed_to_workloads_opens_no_nodes_end() -> None:
+    """A tunnel lets in nodes' addresses alone, and a workload's packet keeps its own."""
+    around = Surroundings(tunnel=BOTH, encapsulation=TunnelSettings(workloads_vxlan=True))
+    chains = NodeRules().added_to(PolicyRules(), around).chains
+    assert chains[HOST_CHAINS[HostStage.IN]][: len(tunnel_in(BOTH))] == tunnel_in(BOTH)
