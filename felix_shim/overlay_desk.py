@@ -28,7 +28,11 @@ from libtortie.model.ipam import Block, IPAddress
 from libtortie.model.keys import BlockKey, Blocks, IPNetwork
 from libtortie.model.resources import Node
 
-CLAIM_SECONDS = 30.0
+CLAIM_SECONDS = 600.0
+"""A store may be away for so long while a VM moves, without that what still arrives at its source,
+or at the owner of its block, is lost. The claim ends earlier when the record says otherwise."""
+EARLY_SECONDS = 30.0
+"""So long a notice waits for the record that agrees with it."""
 MOST_EARLY = 1024
 """Addresses of which a notice is kept that no record agrees with: anything may be said of any."""
 
@@ -144,7 +148,8 @@ class OverlayDesk:
     def expire(self, now: float) -> None:
         """Forget claims whose time is over."""
         self._claims = {one: claim for one, claim in self._claims.items() if claim.deadline > now}
-        self._early = {one: claim for one, claim in self._early.items() if claim.deadline > now}
+        early = now + CLAIM_SECONDS - EARLY_SECONDS
+        self._early = {one: claim for one, claim in self._early.items() if claim.deadline > early}
 
     # -- what follows ------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 
 from felix_shim.events import CutOver
 from felix_shim.migration import State
-from felix_shim.overlay_desk import MOST_EARLY
+from felix_shim.overlay_desk import CLAIM_SECONDS, MOST_EARLY
 from tests.fakes.agent_world import NODE, Bench
 from tests.fakes.overlay_bench import (
     away,
@@ -83,7 +83,9 @@ def test_a_peer_that_tells_of_everything_fills_no_memory() -> None:
 def test_a_notice_alone_does_not_hold_for_ever() -> None:
     bench = source_bench()
     cut_over(bench, "n2")
-    assert bench.state("src") is State.DEPARTED
+    for _ in range(int(CLAIM_SECONDS / 31)):
+        bench.advance(31)
+        assert (bench.state("src"), away(bench)) == (State.DEPARTED, "n2"), "the store is away"
     bench.advance(61)
     assert away(bench) == ""
     assert bench.metrics("src") == [1024], "the store never agreed, nor the API"
