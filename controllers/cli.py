@@ -38,7 +38,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run; the exit status."""
-    parser = _parser()
+    parser = build_parser()
     options = parser.parse_args(args)
     if options.once and options.metrics_port:
         parser.error("--metrics-port is of what runs on: leave out --once")
@@ -67,7 +67,8 @@ def run(args: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="tortie-controllers", description="What runs once for the whole cluster."
     )

@@ -51,7 +51,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run until a signal; the exit status."""
-    given = vars(_parser().parse_args(args))
+    given = vars(build_parser().parse_args(args))
     over = threading.Event()
     set_on(over, signal.SIGTERM, signal.SIGINT)
     try:
@@ -220,7 +220,8 @@ def _take_lock(path: Path) -> IO[str]:
         return file
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="tortie-migration-proxy",
         description="Carries live migrations between nodes: unix sockets here, TLS between.",

@@ -80,6 +80,18 @@ def test_every_reason_with_its_fix(server: ApiServer, site: Site, ctl: Ctl) -> N
     assert codes(ctl, "shop/vm2") == {"NATOutgoing"}
 
 
+def test_quotas_and_the_network_of_migrations(server: ApiServer, site: Site, ctl: Ctl) -> None:
+    limits = {"name": "limits", "namespace": "shop"}
+    full = {"metadata": limits, "spec": {"hard": {"pods": "6"}}, "status": {"used": {"pods": "6"}}}
+    site.quotas.append(full)
+    site.config()["migrations"]["network"] = "fast"
+    labels = {"kubevirt.io": "virt-handler"}
+    meta = {"name": "virt-handler-x", "namespace": "kubevirt", "labels": labels}
+    site.handlers = [{"metadata": meta, "spec": {"nodeName": "n1", "containers": [{"name": "x"}]}}]
+    put_site(server, site)
+    assert codes(ctl, "shop/vm1") == {"ResourceQuota", "MigrationNetwork"}
+
+
 def test_exit_status_for_ci(server: ApiServer, site: Site, ctl: Ctl) -> None:
     site.vmis[0]["metadata"]["annotations"][ALLOW] = "false"
     put_site(server, site)

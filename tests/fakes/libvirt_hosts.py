@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,9 +125,9 @@ class Libvirt:
         until(self._answers)
         (self.directory / "virtqemud-sock").hardlink_to(self.directory / "libvirt-sock")
 
-    def virsh(self, *words: str) -> str:
+    def virsh(self, *words: str, env: Mapping[str, str] | None = None) -> str:
         """What virsh says. Raises `LabError` with its complaint."""
-        return run(self._virsh(*words), env=_ENVIRONMENT).strip()
+        return run(self._virsh(*words), env={**_ENVIRONMENT, **(env or {})}).strip()
 
     def begin(self, *words: str) -> Job:
         """Run virsh beside the test; it dies with it."""

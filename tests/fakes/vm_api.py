@@ -19,6 +19,7 @@ Json = dict[str, Any]
 EXTRA = (
     ServedKind("kubevirt.io", "v1", "kubevirts", "KubeVirt"),
     ServedKind("operator.tigera.io", "v1", "installations", "Installation", namespaced=False),
+    ServedKind("", "v1", "resourcequotas", "ResourceQuota", builtin=True),
     ServedKind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", builtin=True),
     ServedKind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, builtin=True),
 )
@@ -49,6 +50,8 @@ def put_site(server: ApiServer, site: Site) -> None:
         (f"virtualmachineinstancemigrations.{kubevirt}", site.migrations),
         ("nodes", site.nodes),
         ("pods", site.pods),
+        ("pods", site.handlers),
+        ("resourcequotas", site.quotas),
         ("persistentvolumeclaims", site.claims),
         ("persistentvolumes", site.volumes),
         (f"kubevirts.{kubevirt}", [site.kubevirt]),

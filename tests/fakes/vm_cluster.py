@@ -32,7 +32,7 @@ from libtortie.model.resources import Node as CalicoNode
 from tortiectl.kubevirt import objects as kv
 from tortiectl.kubevirt.reading import sorted_out
 from tortiectl.kubevirt.settings import settings_of
-from tortiectl.preflight.read_services import certificates_in, rules_of
+from tortiectl.preflight.read_services import certificates_in, quota_of, rules_of
 from tortiectl.preflight.world import Budget, Cluster, Network
 
 Json = dict[str, Any]
@@ -175,6 +175,8 @@ class Site:
     persistence: Persistence = Persistence.ENABLED
     renewals: dict[str, datetime] = field(default_factory=dict)
     budgets: list[Budget] = field(default_factory=list)
+    quotas: list[Json] = field(default_factory=list)
+    handlers: list[Json] = field(default_factory=list)
     sessions_down: dict[str, int] = field(default_factory=dict)
     plugin_timeouts: dict[str, int] = field(default_factory=dict)
     may_migrate: bool = True
@@ -223,6 +225,8 @@ class Site:
             renewals=self.renewals,
             rules=tuple(rules_of(self.roles, self.bindings)),
             budgets=self.budgets,
+            quotas=tuple(one for one in map(quota_of, self.quotas) if one is not None),
+            handlers=sorted_out(kv.Pod, tuple(self.handlers)).objects,
             missing_kinds=self.missing_kinds,
             may_migrate=self.may_migrate,
             unreadable=tuple(one for each in lists for one in each.unreadable),

@@ -11,16 +11,19 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from lab.qemu import Machine
 from lab.qemu_guest import disk_sector
+from lab.tools import run
 from tests.fakes.libvirt_hosts import DOMAIN, Job, Libvirt, migration
 from tests.fakes.migration_proxies import until
 from tests.fakes.proxied_hosts import Hosts, hosts
+from tortiectl.downtime.domjobinfo import parse_domjobinfo
+from tortiectl.downtime.job import Outcome
 
 pytestmark = pytest.mark.root
 
@@ -162,6 +165,40 @@ def test_a_guest_moves(bench: Bench, block: bool, channels: int) -> None:
     assert moved > MACHINE.witness_mib << 20
     assert not block or carried(bench, BLOCK)[1] > DATA_BYTES
     assert bench.hosts.source.findings() == bench.hosts.target.findings() == []
+
+
+LANGUAGES = ("de_DE", "ru_RU", "zh_CN")
+
+
+@pytest.fixture(scope="module")
+def languages(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """virsh's environment for each language that libvirt has been translated into."""
+    made = tmp_path_factory.mktemp("locales")
+    for name in LANGUAGES:
+        run(["localedef", "-i", name, "-f", "UTF-8", str(made / f"{name}.UTF-8")])
+    return [{"LOCPATH": str(made), "LC_ALL": f"{name}.UTF-8"} for name in LANGUAGES]
+
+
+def test_its_statistics_are_read_in_any_language(
+    bench: Bench, languages: list[dict[str, str]]
+) -> None:
+    """The target's libvirt has them, the source's record being with the source."""
+    bench.move(block=False, channels=0)
+    words = ("domjobinfo", DOMAIN, "--completed", "--keep-completed")
+    said = bench.target.virsh(*words)
+    job = parse_domjobinfo(said)
+    assert job.outcome is Outcome.COMPLETED
+    assert job.memory_total is not None
+    assert job.memory_total >= MACHINE.memory_mib << 20
+    assert job.total_ms is not None
+    assert job.downtime_ms is not None
+    assert 0 < job.downtime_ms <= job.total_ms
+    assert job.data_processed == pytest.approx(carried(bench, DIRECT)[1], rel=0.05)
+    for language in languages:
+        translated = bench.target.virsh(*words, env=language)
+        assert translated != said
+        found = parse_domjobinfo(translated)
+        assert found == replace(job, operation=found.operation)
 
 
 @pytest.mark.parametrize("killed", ["source", "target"])

@@ -18,7 +18,7 @@ KNOWN_VERSIONS = ("v1", "v1alpha3")
 
 LABEL_SCHEDULABLE = "kubevirt.io/schedulable"
 LABEL_CREATED_BY = "kubevirt.io/created-by"
-LABEL_ROLE, LAUNCHER = kube.LABEL_LAUNCHER, kube.LAUNCHER
+LABEL_ROLE, LAUNCHER, HANDLER = kube.LABEL_LAUNCHER, kube.LAUNCHER, "virt-handler"
 LABEL_PERSISTENT_STATE = "persistent-state-for"
 ANNOTATION_BRIDGE = "kubevirt.io/allow-pod-bridge-network-live-migration"
 FINAL_PHASES = ("Succeeded", "Failed")
@@ -203,9 +203,23 @@ class MigrationPolicy(Object):
     spec: dict[str, Any] = Field(default_factory=dict)
 
 
+class Resources(View):
+    """`Pod.spec.containers[].resources`."""
+
+    requests: dict[str, Any] = Field(default_factory=dict)
+    limits: dict[str, Any] = Field(default_factory=dict)
+
+
+class Container(View):
+    """`Pod.spec.containers[]`."""
+
+    resources: Resources = Resources()
+
+
 class PodSpec(View):
     """`Pod.spec`."""
 
+    containers: tuple[Container, ...] = ()
     node_name: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
     affinity: Affinity = Affinity()

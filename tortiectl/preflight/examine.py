@@ -21,7 +21,9 @@ from tortiectl.kubevirt.settings import Settings
 from tortiectl.preflight.bgp import check_bgp
 from tortiectl.preflight.findings import Finding, Severity, Subject, ordered
 from tortiectl.preflight.host_policy import Address, HostPolicy, check_host_policy
+from tortiectl.preflight.migration_network import check_migration_network
 from tortiectl.preflight.network import addresses_of, check_network
+from tortiectl.preflight.quotas import check_quotas
 from tortiectl.preflight.services import check_services, launchers_of
 from tortiectl.preflight.vms import Surroundings, check_vm
 from tortiectl.preflight.world import Cluster
@@ -61,6 +63,8 @@ def examine(cluster: Cluster, scope: Scope) -> Verdict:
     if vmis:
         found += check_host_policy(_host_policy(cluster))
         found += check_services(cluster, launchers_of(vmis, world.launchers))
+        found += check_migration_network(cluster)
+        found += check_quotas(cluster.quotas, vmis, world.launchers)
     names = tuple(vmi.id for vmi in vmis)
     days = tuple(
         (one.place, days_left(one.not_after, cluster.now))

@@ -15,6 +15,7 @@ from libtortie.errors import Unauthorized
 from tortiectl.kubevirt.access import Access
 from tortiectl.kubevirt.objects import (
     ANNOTATION_BRIDGE,
+    HANDLER,
     LABEL_ROLE,
     LAUNCHER,
     VM,
@@ -76,6 +77,7 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
         told = pool.submit(network.read, conflist)
         rules, renewals = pool.submit(services.rules), pool.submit(services.renewals)
         budgets = pool.submit(services.budgets, namespace)
+        quotas = pool.submit(services.quotas, namespace)
         allowed = pool.submit(services.may_migrate, namespace)
         found_vmis = vmis.result()
         _require(access, found_vmis)
@@ -84,6 +86,8 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
         kubevirt = next(iter(kubevirts.result().objects), None)
         place = kubevirt.metadata.namespace if kubevirt is not None else "kubevirt"
         certificates = pool.submit(services.certificates, place)
+        settings = settings_of(kubevirt)
+        handlers = pool.submit(_handlers, access, place, settings.migration_network)
         return Cluster(
             vmis=reading.take(VMI, found_vmis),
             vms=reading.take(VM, vms.result()),
@@ -92,12 +96,14 @@ def read_cluster(access: Access, namespace: str = "", conflist: str = "") -> Clu
             nodes=reading.take(Node, hosts.result()),
             claims=_unless_hidden(claims.result(), reading.take(Claim, claims.result())),
             volumes=reading.take(PersistentVolume, disks.result()),
-            settings=settings_of(kubevirt),
+            settings=settings,
             network=told.result(),
             certificates=certificates.result(),
             renewals=renewals.result(),
             rules=rules.result(),
             budgets=budgets.result(),
+            quotas=quotas.result(),
+            handlers=tuple(reading.take(Pod, handlers.result()).values()),
             missing_kinds=tuple(reading.missing),
             may_migrate=allowed.result(),
             unreadable=(*reading.unreadable, *network.unreadable),
@@ -112,6 +118,13 @@ def _vms(access: Access, vmis: tuple[VMI, ...], namespace: str) -> Listed[VM]:
     if all(ANNOTATION_BRIDGE in vmi.metadata.annotations for vmi in vmis):
         return Listed()
     return read_list(access.objects, VM, namespace)
+
+
+def _handlers(access: Access, namespace: str, network: str) -> Listed[Pod]:
+    """virt-handler's pods, which only say who is on a network of migrations' own."""
+    if not network:
+        return Listed()
+    return read_list(access.objects, Pod, namespace, label_selector=f"{LABEL_ROLE}={HANDLER}")
 
 
 def _unless_hidden(listed: Listed[T], found: dict[str, T]) -> dict[str, T] | None:

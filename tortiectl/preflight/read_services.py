@@ -22,7 +22,7 @@ from libtortie.validity import validities
 from tortiectl.kubevirt.objects import GROUP, Lease, Migration
 from tortiectl.kubevirt.reading import Gap, Json, Objects, read_list
 from tortiectl.kubevirt.spec import LabelSelector
-from tortiectl.preflight.world import Budget, Certificate, Rule
+from tortiectl.preflight.world import Budget, Certificate, Quota, Rule
 
 SECRETS = (
     "kubevirt-virt-handler-certs",
@@ -35,6 +35,7 @@ _RBAC = ("rbac.authorization.k8s.io", "v1")
 _SECRET = Api("", "v1", "secrets", "Secret", True)
 _CONFIG_MAP = Api("", "v1", "configmaps", "ConfigMap", True)
 _BUDGET = Api("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True)
+_QUOTA = Api("", "v1", "resourcequotas", "ResourceQuota", True)
 _ROLE = Api(*_RBAC, "clusterroles", "ClusterRole", False)
 _BINDING = Api(*_RBAC, "clusterrolebindings", "ClusterRoleBinding", False)
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -106,6 +107,11 @@ class ServiceReading:
                 name = _meta(body).get("name")
                 self.gaps.append(f"disruption budget {name}: its selector cannot be read")
         return tuple(found)
+
+    def quotas(self, namespace: str) -> tuple[Quota, ...]:
+        """ResourceQuotas that count every pod."""
+        bodies = self._bodies(_QUOTA, "quotas", namespace) or ()
+        return tuple(one for one in map(quota_of, bodies) if one is not None)
 
     def may_migrate(self, namespace: str) -> bool | None:
         """Whether the user may create migrations; None where the API does not say."""
@@ -182,7 +188,28 @@ def budget_of(body: Json) -> Budget:
     given = spec.get("selector")
     selector = None if given is None else LabelSelector.model_validate(given)
     place = str(meta.get("namespace", ""))
-    return Budget(place, str(meta.get("name")), selector, spec.get("minAvailable"))
+    return Budget(
+        place, str(meta.get("name")), selector, spec.get("minAvailable"), spec.get("maxUnavailable")
+    )
+
+
+def quota_of(body: Json) -> Quota | None:
+    """What a ResourceQuota allows; None for one of some pods only, by scope or class. Pure."""
+    spec, status, meta = _map(body, "spec"), _map(body, "status"), _meta(body)
+    if spec.get("scopes") or spec.get("scopeSelector"):
+        return None
+    hard, used = _map(spec, "hard"), _map(status, "used")
+    return Quota(
+        str(meta.get("namespace", "")),
+        str(meta.get("name")),
+        {str(name): str(value) for name, value in hard.items()},
+        {str(name): str(value) for name, value in used.items()},
+    )
+
+
+def _map(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = body.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _meta(body: Json) -> Mapping[str, Any]:

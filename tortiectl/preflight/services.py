@@ -125,17 +125,26 @@ def _clocks(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _budget(budget: Budget, launchers: Sequence[Pod]) -> Iterator[Finding]:
-    """A budget of one protects a VM's one pod; in a migration it has two."""
+    """A budget of one protects a VM's one pod, and in a migration it has two; one of none lets
+    nobody end a pod, which a drain does to a VM that does not migrate."""
     selector = budget.selector
-    if selector is None or budget.min_available not in (1, "1"):
+    never = budget.max_unavailable in (0, "0", "0%") or budget.min_available == "100%"
+    if selector is None or not (never or budget.min_available in (1, "1")):
         return
     protects = any(
         pod.metadata.namespace == budget.namespace and selector.holds(pod.metadata.labels)
         for pod in launchers
     )
-    if protects:
+    about = Subject("PodDisruptionBudget", budget.name, budget.namespace)
+    if protects and never:
         yield Finding(
-            Severity.RISK, Subject("PodDisruptionBudget", budget.name, budget.namespace), "Budget",
+            Severity.RISK, about, "BudgetOfNone",
+            "it lets no launcher be evicted: a VM that does not migrate holds up every drain",
+            "delete it (KubeVirt's webhook protects VMs that migrate)",
+        )  # fmt: skip
+    elif protects:
+        yield Finding(
+            Severity.RISK, about, "Budget",
             "minAvailable 1 covers a VM's launcher: once the migration's target is ready there "
             "are two, and the source may be evicted in the middle of the move",
             "delete it (KubeVirt's webhook protects VMs), or let it ask for 2",

@@ -66,6 +66,17 @@ class Budget:
     name: str
     selector: LabelSelector | None
     min_available: Any = None
+    max_unavailable: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A ResourceQuota of all pods of a namespace: what is allowed and what is used, by name."""
+
+    namespace: str
+    name: str
+    hard: Mapping[str, str]
+    used: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All of it. VMs, VMIs and claims are by `namespace/name`; `claims` None: not to be had."""
+    """All of it. VMs, VMIs and claims are by `namespace/name`; `claims` None: not to be had.
+
+    `handlers` are virt-handler's pods, read where migrations have a network of their own.
+    """
 
     vmis: Mapping[str, VMI] = field(default_factory=dict)
     vms: Mapping[str, VM] = field(default_factory=dict)
@@ -108,6 +122,8 @@ class Cluster:
     renewals: Mapping[str, datetime] = field(default_factory=dict)
     rules: Sequence[Rule] | None = None
     budgets: Sequence[Budget] = ()
+    quotas: Sequence[Quota] = ()
+    handlers: Sequence[Pod] = ()
     missing_kinds: Sequence[str] = ()
     may_migrate: bool | None = None
     unreadable: Sequence[Unreadable] = ()
