@@ -52,6 +52,7 @@ from felix_shim.model import Endpoint
 from felix_shim.monitor import Monitor
 from felix_shim.node import register
 from felix_shim.outlets import LANES, POLITE, Outlets
+from felix_shim.overlay_layer import Layer, block_sources
 from felix_shim.own_addresses import OwnAddresses
 from felix_shim.owners import RETRY, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
@@ -76,6 +77,7 @@ from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
+from libtortie.linux.tunnel import NetlinkTunnels
 from libtortie.signals import set_on
 
 DEFAULT_CONFIG = "/etc/tortie/node.yaml"
@@ -96,6 +98,7 @@ class Parts:
     store: Datastore
     kube: HttpKubeClient | None
     kernel: NetlinkKernel
+    tunnels: NetlinkTunnels
     log: JsonLog
     crew: Crew
     monitor: Monitor
@@ -194,6 +197,8 @@ def _open_parts(monitor: Monitor, stack: ExitStack) -> Parts | None:
     monitor.begin()
     kernel = NetlinkKernel()
     stack.callback(kernel.close)
+    tunnels = NetlinkTunnels()
+    stack.callback(tunnels.close)
     kube = _open_kube(config)
     if kube is not None:
         stack.callback(kube.close)
@@ -208,7 +213,7 @@ def _open_parts(monitor: Monitor, stack: ExitStack) -> Parts | None:
     if address is None:
         return None
     log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
-    return Parts(config, address, start_up, store, kube, kernel, log, crew, monitor)
+    return Parts(config, address, start_up, store, kube, kernel, tunnels, log, crew, monitor)
 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
@@ -258,7 +263,7 @@ def _live(parts: Parts) -> None:
     kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
     events = tell_events(parts.config, parts.kube, crew, log, _now)
-    peering = start_peering(parts.config, parts.address.address.ip, crew, log)
+    peering = start_peering(parts.config, parts.address.address.ip, crew, log, inbox.post)
     monitor.telemetry.serve(*peering.metrics)
     parts = replace(parts, annals=annals)
     hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
@@ -274,7 +279,12 @@ def _live(parts: Parts) -> None:
     own = _own_addresses(parts, ipam)
     crew.start("own-addresses", own.run, own.stop)
     labels = start_pod_labels(parts.config, parts.store, parts.kube, crew, log)
-    for source in _followers(parts, inbox, (own.notice, labels)):
+    of_api = parts.config.datastore_type == "kubernetes"
+    blocks = block_sources(parts.store, inbox.post, log, of_api=of_api)
+    for source in (
+        *_followers(parts, inbox, (own.notice, labels, *(one.notice for one in blocks))),
+        *blocks,
+    ):
         crew.start(f"follow-{source.name}", source.run, source.stop)
     if parts.kube is not None:
         start_policy_sources(parts.config, parts.kube, crew, inbox.post, log)
@@ -323,7 +333,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
     )
 
     calls = CallMetrics()
-    own = (*calls.all(), *courtesy.metrics(), *reconciler.gate.metrics())
+    own = (*calls.all(), *courtesy.metrics(), *reconciler.metrics())
     parts.monitor.telemetry.serve(*own)
 
     def build(conf: NetConf) -> PluginVerbs:
@@ -430,7 +440,11 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         warn=hands.events.warn if hands.events is not None else _no_event,
         closed=hands.events.closed if hands.events is not None else None,
         ask_raises=bgp.ask_raises,
+        lay_overlay=Layer(
+            parts.kernel, parts.tunnels, parts.start_up.uplinks(), config.mtu_file, parts.log
+        ).outlet(),
         exchange=hands.peering.exchange,
+        tell=hands.peering.tell,
         welcome=hands.peering.welcome,
     )
 

@@ -118,7 +118,8 @@ class BirdInput:
     `address` is the node's own with its prefix length; sessions start from it, and a peer in its
     subnet is spoken to directly. `uplinks` are the links whose prefixes resolve next hops, less
     those that `ignored` names by pattern. `pools` are the cluster's, of which `hidden` are
-    announced to nobody. `services` are announced whole. `cluster_routes`: BIRD puts what it learns
+    announced to nobody, and of `tunnelled`, the overlay's, the agent puts routes into the kernel
+    itself. `services` are announced whole. `cluster_routes`: BIRD puts what it learns
     of pools into the kernel. `complete` is false while something is not known that a session needs:
     a BIRD that runs already then stays as it is.
     """
@@ -133,6 +134,7 @@ class BirdInput:
     blocks: tuple[IPNetwork, ...] = ()
     pools: tuple[IPNetwork, ...] = ()
     hidden: tuple[IPNetwork, ...] = ()
+    tunnelled: tuple[IPNetwork, ...] = ()
     services: tuple[IPNetwork, ...] = ()
     tagged: tuple[Tagged, ...] = ()
     canaries: tuple[Canary, ...] = ()

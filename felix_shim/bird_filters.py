@@ -9,6 +9,8 @@ They never change with a migration; only kernel metrics move, and BIRD follows t
 * Local preference carries the metric, `2147483647 - metric`, as Calico's nodes do; MED carries it
   to eBGP neighbours, which never see local preference.
 * Blocks are announced whole, as blackholes; host routes inside an own block only while raised.
+* Pools of the overlay are announced like others, but never put into the kernel: there BIRD's metric
+  would beat the overlay's, whose routes the agent puts in.
 * Services are announced and never in the kernel: a blackhole there would refuse the node's own
   programs, whose route is looked up before the address is translated.
 
@@ -82,10 +84,12 @@ def render_filters(family: Family) -> str:
 
 def _kernel(family: Family) -> str:
     v, metrics = family.version, family.priorities
-    foreign = family.of(family.config.pools)
+    foreign, tunnelled = family.of(family.config.pools), family.of(family.config.tunnelled)
     spared = ""
+    if tunnelled:
+        spared = f"\n  if net ~ {_below(tunnelled)} then reject;"
     if not family.config.cluster_routes and foreign:
-        spared = f"\n  if source = RTS_BGP && net ~ {_below(foreign)} then reject;"
+        spared += f"\n  if source = RTS_BGP && net ~ {_below(foreign)} then reject;"
     return f"""\
 filter from_kernel{v} {{
   if dest != RTD_UNICAST then reject;

@@ -25,6 +25,7 @@ from felix_shim.bird_config import configured
 from felix_shim.bird_peers import Neighbourhood, SecretKey, Secrets
 from felix_shim.cluster import Cluster
 from felix_shim.events import ServiceAddress
+from felix_shim.overlay_places import overlay_pools
 from felix_shim.settings import Settings
 from libtortie.linux.port import IPNetwork
 from libtortie.model.bgp_spec import BGPFilterWire
@@ -91,6 +92,7 @@ def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
         blocks=cluster.blocks(),
         pools=pools,
         hidden=_pools(cluster, hidden=True),
+        tunnelled=_tunnelled(cluster),
         services=conf.services.aggregates() + conf.services.single(here.services or ()),
         tagged=conf.tagged,
         canaries=canaries_of(asked, pools, here.now, problems),
@@ -141,3 +143,8 @@ def _pools(cluster: Cluster, *, hidden: bool = False) -> tuple[IPNetwork, ...]:
         for pool in cluster.pools()
         if pool.spec.disable_bgp_export or not hidden
     )
+
+
+def _tunnelled(cluster: Cluster) -> tuple[IPNetwork, ...]:
+    """The overlay's pools."""
+    return tuple(one.cidr for version in (4, 6) for one in overlay_pools(cluster.pools(), version))

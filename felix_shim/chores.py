@@ -18,24 +18,29 @@ from felix_shim.bird_input import Here, bird_input
 from felix_shim.bird_peers import SecretKey, Secrets
 from felix_shim.cluster import NODES, scopes
 from felix_shim.drivers.sysctls import Wires
+from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES
 from felix_shim.events import BgpTold, Done, RaisesSeen, ServiceAddress
 from felix_shim.exchange import exchange
+from felix_shim.herald import tidings
 from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
-from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, STATUS, SURVEY, Outlets
+from felix_shim.nat_moves import NatMoves
+from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, STATUS, SURVEY, Outlets
+from felix_shim.overlay import Composer
+from felix_shim.overlay_desk import OverlayPlan
 from felix_shim.policy_blame import RuleRefused
 from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
 from felix_shim.surroundings import Surroundings
-from felix_shim.world import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, World
+from felix_shim.world import World
 from libtortie.model.keys import Key
 from libtortie.model.policy import PortRange
 
 T = TypeVar("T")
 
-BEFORE_ROUTES = (NUDGE, POLICY, LISTEN)
+BEFORE_ROUTES = (NUDGE, OVERLAY, POLICY, LISTEN)
 AFTER_ROUTES = (FLOWS, MEMORY, STATUS, OWNERS, RAISES, NODE, BIRD, SURVEY)
 """Dependency order. A machine is saved after its routes were changed, never before: what the
 kernel has beyond the saved state is then always a step forward (`migration.recover`)."""
@@ -86,6 +91,11 @@ class Chores:
     _bgp_problems: tuple[str, ...] = ()
     _passwords: Mapping[SecretKey, str | None] = field(default_factory=dict, repr=False)
     _services: frozenset[ServiceAddress] | None = None
+    _composer: Composer = field(default_factory=Composer)
+    nat_moves: NatMoves = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nat_moves = NatMoves(self.log, self.out.warn)
 
     def do(self, chore: str) -> None:
         """One chore, whose being due is over."""
@@ -131,7 +141,7 @@ class Chores:
             for local in self.world.roster
             if local.endpoint.vm is not None and local.id not in newcomers
         )
-        memory = Memory(machines, self.world.raises)
+        memory = Memory(machines, self.world.elsewhere.raises)
         self._submit(MEMORY, partial(_whole, self.out.save, memory))
 
     def apply_policy(self) -> None:
@@ -185,13 +195,28 @@ class Chores:
         world.due.chores.add(STATUS)
         return whole
 
+    def lay_overlay(self) -> None:
+        """The overlay, once all that it is made of was listed. Others wait for a VM's new way."""
+        if self.out.lay_overlay is None:
+            return
+        world = self.world
+        world.overlay.expire(world.monotonic())
+        plan = world.overlay.plan(world.cluster, world.settings, world.link_addresses)
+        if plan is not None:
+            look = (world.resyncs, world.overlay_lost)
+            self._submit(OVERLAY, partial(self._lay_overlay, plan, look))
+
     def exchange_flows(self) -> None:
         """Say which VMs' connections may go to which nodes, and which shall come here."""
+        self.nat_moves.look(self.world.roster, self.world.cluster.pools())
         if self.out.exchange is None:
             return
         cluster, machines = self.world.cluster, self.world.machines
         found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
         self.out.exchange(found)
+        if self.out.tell is not None:
+            owner = self.world.overlay.owner_elsewhere
+            self.out.tell(tidings(found.wishes, owner, cluster.node_address))
 
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
@@ -202,19 +227,20 @@ class Chores:
             if local.endpoint.vm is None:
                 continue
             for address, dst in zip(local.endpoint.addresses, local.destinations, strict=False):
-                learned = routes.learned(dst) is not None
-                known = world.raises.number((address,)) > 0
+                learned = (routes.learned(dst) or routes.tunnelled(dst)) is not None
+                known = world.elsewhere.raises.number((address,)) > 0
                 if desired.worth_asking(local, learned, known):
                     addresses.add(address)
                     urgent |= learned != known
         if not self.identity.kernel_raises:
+            world.look_elsewhere(addresses)
             self.out.ask_raises(frozenset(addresses), urgent)
             return
         raised = {}
         for address in addresses:
             if route := routes.learned(ip_network(address)):
                 raised[address] = str(route.gateway or route.ifname)
-        world.raises_seen(RaisesSeen(frozenset(addresses), raised, frozenset(raised)))
+        world.heard_elsewhere(RaisesSeen(frozenset(addresses), raised, frozenset(raised)))
 
     def register(self) -> None:
         """See that the Node resource has this node's address."""
@@ -301,6 +327,11 @@ class Chores:
             if self.out.closed is not None:
                 self.out.closed(endpoint, text)
 
+    def _lay_overlay(self, plan: OverlayPlan, look: object) -> frozenset[str]:
+        if self.out.lay_overlay is not None:
+            self.out.lay_overlay(plan.overlays(self._composer), look)
+        return frozenset()
+
     def _write_status(
         self, endpoints: tuple[tuple[Endpoint, int], ...], resyncs: int
     ) -> frozenset[str]:
@@ -316,6 +347,7 @@ class Chores:
 _CHORES: dict[str, Callable[[Chores], None]] = {
     NUDGE: Chores.nudge,
     MEMORY: Chores.remember,
+    OVERLAY: Chores.lay_overlay,
     POLICY: Chores.apply_policy,
     LISTEN: Chores.listen,
     STATUS: Chores.write_status,

@@ -9,10 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, ip_interface
 
+from felix_shim.overlay_places import NEVER
 from felix_shim.settings import Settings, effective
 from libtortie.datastore.port import Record, Value
 from libtortie.model.ipam import AffinityState, BlockAffinity, IPAddress
-from libtortie.model.keys import Affinities, AffinityKey, IPNetwork, Key, Kind, Resources, Scope
+from libtortie.model.keys import (
+    Affinities,
+    AffinityKey,
+    Blocks,
+    IPNetwork,
+    Key,
+    Kind,
+    Resources,
+    Scope,
+)
 from libtortie.model.plain_ip import plain_network
 from libtortie.model.resources import (
     BGPConfiguration,
@@ -30,6 +40,8 @@ NODES = Resources(Kind.NODE)
 PEERS = Resources(Kind.BGP_PEER)
 FILTERS = Resources(Kind.BGP_FILTER)
 BGP = Resources(Kind.BGP_CONFIGURATION)
+BLOCKS = (Blocks(4), Blocks(6))
+"""Where addresses are; followed once a pool is in the overlay (`overlay_source.py`)."""
 POLICY_SCOPES = tuple(
     Resources(kind)
     for kind in (
@@ -140,6 +152,16 @@ class Cluster:
             and not value.deleted
         ]
         return tuple(sorted(owned, key=lambda cidr: (cidr.version, int(cidr.network_address))))
+
+    def wants_overlay(self) -> bool:
+        """Whether a pool is in the overlay."""
+        return any(pool.spec.vxlan_mode != NEVER for pool in self.pools())
+
+    def knows_overlay(self) -> bool:
+        """Whether all that the overlay is made of was listed."""
+        if not self.listed(POOLS, NODES, FELIX):
+            return False
+        return self.listed(*BLOCKS) or not self.wants_overlay()
 
     def node_address(self, name: str) -> IPv4Address | None:
         """A node's BGP address, None when it has none or an unreadable one."""

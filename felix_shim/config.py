@@ -23,6 +23,7 @@ from libtortie import go_yaml
 from libtortie.access import IN_CLUSTER, Access
 from libtortie.errors import InvalidInput
 from libtortie.history_spool import HISTORY_SPOOL
+from libtortie.model.fields import Encapsulation
 from libtortie.model.policy import PortRange
 from libtortie.rotating import Limits
 from libtortie.serving_config import MetricsKeys
@@ -79,6 +80,7 @@ class PoolConfig(_Strict):
     nat_outgoing: bool | None = None
     node_selector: str = "all()"
     disable_bgp_export: bool = False
+    vxlan_mode: Encapsulation = "Never"
 
     def check(self, version: int) -> None:
         """Raises ValueError for what is no pool of the family."""

@@ -134,6 +134,7 @@ def pool(cidr: IPNetwork, config: PoolConfig) -> IPPool:
         "blockSize": config.block_size or BLOCK_SIZES[cidr.version],
         "nodeSelector": config.node_selector,
         "disableBGPExport": config.disable_bgp_export,
+        "vxlanMode": config.vxlan_mode,
     }
     return IPPool(
         metadata=ObjectMeta(name=POOL_NAMES[cidr.version]), spec=IPPoolSpec.model_validate(spec)

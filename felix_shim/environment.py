@@ -1,7 +1,7 @@
 """Calico's environment variables for a node, as keys of our configuration. Pure.
 
 They fill in what the file does not say, so that a manifest written for calico-node goes on
-working. Encapsulation is refused: a pool that promised it would lead into the void.
+working. IPIP is refused: a pool that promised it would lead into the void.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _POOL_KEYS = {
     "NAT_OUTGOING": "nat_outgoing",
     "NODE_SELECTOR": "node_selector",
     "DISABLE_BGP_EXPORT": "disable_bgp_export",
+    "VXLAN": "vxlan_mode",
 }
 _FAMILIES = {"CALICO_IPV4POOL_": "ipv4", "CALICO_IPV6POOL_": "ipv6"}
-_ENCAPSULATIONS = ("IPIP", "VXLAN")
+_NEVER = ("", "Never", "Off", "off", "never")
 
 
 def settings_in(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -56,15 +57,16 @@ def _ip(environ: Mapping[str, str], prefix: str) -> str:
 
 
 def _pool(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
-    for name in _ENCAPSULATIONS:
-        value = environ.get(prefix + name, "")
-        if value not in ("", "Never", "Off", "off", "never"):
-            raise InvalidInput(f"{prefix}{name}={value}: there is no encapsulation, use Never")
-    return {
+    if (ipip := environ.get(f"{prefix}IPIP", "")) not in _NEVER:
+        raise InvalidInput(f"{prefix}IPIP={ipip}: there is no IPIP, use VXLAN or Never")
+    found = {
         key: environ[prefix + name]
         for name, key in _POOL_KEYS.items()
         if environ.get(prefix + name)
     }
+    if found.get("vxlan_mode") in _NEVER:
+        del found["vxlan_mode"]
+    return found
 
 
 def _true(text: str) -> bool:

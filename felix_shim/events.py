@@ -133,6 +133,15 @@ class RaisesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOver:
+    """A node, proved to be that one, has heard the VM of a migration: these addresses are there."""
+
+    node: str
+    migration_uid: str
+    addresses: tuple[IPAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceAddress:
     """An address of a service. `use` is what it is to it; `local`: its traffic stays on the nodes
     that have an endpoint, of which this is one if `here`."""
@@ -179,6 +188,7 @@ Event = (
     | NetworkChanged
     | Surveyed
     | RaisesSeen
+    | CutOver
     | BgpTold
     | Done
 )

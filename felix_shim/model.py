@@ -73,6 +73,21 @@ class Endpoint:
         return {"pod_uid": self.pod_uid, **named}
 
 
+def same_sandbox(one: Endpoint, other: Endpoint) -> bool:
+    """Whether both are of the same pod's same sandbox."""
+    return (one.id, one.container_id, one.pod_uid) == (other.id, other.container_id, other.pod_uid)
+
+
+def same_wire(one: Endpoint, other: Endpoint) -> bool:
+    """Whether the rules and sysctls of one do for the other."""
+    return (one.interface, one.mac, one.addresses, one.vm is None) == (
+        other.interface,
+        other.mac,
+        other.addresses,
+        other.vm is None,
+    )
+
+
 class Role(StrEnum):
     """What a live migration makes of a local endpoint."""
 

@@ -15,8 +15,10 @@ from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.sysctls import Wires
 from felix_shim.exchange import Exchange
+from felix_shim.herald import Tidings
 from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
+from felix_shim.overlay import Overlay
 from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
 from felix_shim.policy_desk import Check
@@ -24,7 +26,8 @@ from felix_shim.state import Memory
 from libtortie.model.ipam import IPAddress
 
 POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE = "policy", "status", "bird", "memory", "survey", "node"
-LANES = (POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE)
+OVERLAY = "overlay"
+LANES = (OVERLAY, POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE)
 POLITE = (POLICY, STATUS, MEMORY)
 """Lanes that are busy whenever requests are, and let these pass."""
 
@@ -62,9 +65,14 @@ class Outlets:
     warn: Callable[[Endpoint, str], None]
     ask_raises: Callable[[frozenset[IPAddress], bool], None]
     exchange: Callable[[Exchange], None] | None = None
+    tell: Callable[[Mapping[EndpointId, Tidings]], None] | None = None
+    """At once: which nodes are to know first that a VM has come."""
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     closed: Callable[[Endpoint, str], None] | None = None
     """At once: a policy that cannot be obeyed has closed an endpoint."""
+    lay_overlay: Callable[[tuple[Overlay, ...], object], None] | None = None
+    """On its lane: both families' overlays are these; all is read again when the second argument
+    is another one than before."""
     want_passwords: Callable[[frozenset[tuple[str, str]]], None] | None = None
     """At once: which keys of which Secrets BGP's passwords are in."""
     want_services: Callable[[], None] | None = None

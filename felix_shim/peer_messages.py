@@ -2,8 +2,9 @@
 
 A frame is its body's length, the version and the kind (6 bytes), then a JSON body of at most
 `BODY_MAX` bytes: small enough that reading one holds up nobody. A target asks, a source answers:
-the entries in several frames, then how many there were, or why there are none. What is read comes
-from another node: anything else than this is `Malformed`.
+the entries in several frames, then how many there were, or why there are none. A target that has
+heard its VM says so to the owner of the VM's block, too. What is read comes from another node:
+anything else than this is `Malformed`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Kind(IntEnum):
     FLOWS = 3
     END = 4
     REFUSED = 5
+    MOVED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,17 @@ class Request:
     vmi_uid: str
     addresses: tuple[IPAddress, ...]
     cut_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The VM of a migration has been heard here: its addresses are on the sender's node.
+
+    Nothing is asked for; the answer is `End(0)`, which says that it was heard.
+    """
+
+    migration_uid: str
+    addresses: tuple[IPAddress, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class Refused:
     reason: str
 
 
-Message = Request | Batch | End | Refused
+Message = Request | Moved | Batch | End | Refused
 
 
 def encode(message: Message) -> bytes:
@@ -115,6 +128,10 @@ def decode(kind: Kind, body: bytes) -> Message:
     match kind:
         case Kind.WANTED | Kind.CUT_OVER:
             return _request(content, cut_over=kind is Kind.CUT_OVER)
+        case Kind.MOVED:
+            if not isinstance(content, list) or len(content) != 2:
+                raise Malformed("a notice of another form")
+            return Moved(_text(content[0], _NAME_MAX), _addresses(content[1]))
         case Kind.FLOWS:
             if not isinstance(content, list) or len(content) > FLOWS_IN_FRAME:
                 raise Malformed("a message of connections of another form")
@@ -133,6 +150,8 @@ def _content(message: Message) -> tuple[Kind, Any]:
             kind = Kind.CUT_OVER if message.cut_over else Kind.WANTED
             addresses = [str(one) for one in message.addresses]
             return kind, [message.migration_uid, message.vmi_uid, addresses]
+        case Moved(migration, moved):
+            return Kind.MOVED, [migration, [str(one) for one in moved]]
         case Batch(flows):
             return Kind.FLOWS, [encode_flow(flow) for flow in flows]
         case End(count):
@@ -145,13 +164,17 @@ def _request(content: object, *, cut_over: bool) -> Request:
     if not isinstance(content, list) or len(content) != 3:
         raise Malformed("a request of another form")
     migration, vmi, addresses = content
+    parsed = _addresses(addresses)
+    return Request(_text(migration, _NAME_MAX), _text(vmi, _NAME_MAX), parsed, cut_over)
+
+
+def _addresses(addresses: object) -> tuple[IPAddress, ...]:
     if not isinstance(addresses, list) or not 1 <= len(addresses) <= _ADDRESSES_MAX:
         raise Malformed("a request without addresses, or with too many")
     try:
-        parsed = tuple(plain_address(_text(one, _NAME_MAX)) for one in addresses)
+        return tuple(plain_address(_text(one, _NAME_MAX)) for one in addresses)
     except ValueError as error:
         raise Malformed(f"a request's address: {error}") from error
-    return Request(_text(migration, _NAME_MAX), _text(vmi, _NAME_MAX), parsed, cut_over)
 
 
 def _text(content: object, most: int) -> str:

@@ -7,7 +7,7 @@ it: connections then live through a migration as far as the target's rules let t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from felix_shim.config import NodeConfig
@@ -15,10 +15,12 @@ from felix_shim.crew import Crew
 from felix_shim.desired import speaks_of, status_name
 from felix_shim.drivers.newcomers import Newcomers
 from felix_shim.drivers.status_files import StatusFiles
+from felix_shim.events import CutOver
 from felix_shim.exchange import Exchange, Wish
 from felix_shim.hand_over import HandOver
+from felix_shim.herald import Herald, Tidings
 from felix_shim.jsonlog import Log
-from felix_shim.model import Endpoint
+from felix_shim.model import Endpoint, EndpointId
 from felix_shim.peer_credentials import Credentials
 from felix_shim.peers import Link, PeerServer, dial
 from libtortie.errors import KernelError, TortieError, first_line
@@ -32,12 +34,15 @@ class Peering:
     """The outlets of the reconciler, and what the scraper gets to see."""
 
     exchange: Callable[[Exchange], None] | None = None
+    tell: Callable[[Mapping[EndpointId, Tidings]], None] | None = None
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     metrics: tuple[Metric, ...] = ()
 
 
-def start_peering(config: NodeConfig, address: IPAddress, crew: Crew, log: Log) -> Peering:
-    """Open the tables and start the threads."""
+def start_peering(
+    config: NodeConfig, address: IPAddress, crew: Crew, log: Log, post: Callable[[CutOver], None]
+) -> Peering:
+    """Open the tables and start the threads; `post` gets what other nodes say of their VMs."""
     table = open_table(address, log)
     if table is None:
         return Peering()
@@ -52,13 +57,22 @@ def start_peering(config: NodeConfig, address: IPAddress, crew: Crew, log: Log) 
         return dial(wish.source, str(wish.source_address), config.peer_port, credentials)
 
     hand_over = HandOver(Conntrack(), call, crew.spawn, log, time.monotonic)
-    server = PeerServer(
-        str(address), config.peer_port, credentials, hand_over.answer, crew.spawn, log
-    )
+
+    def call_owner(tidings: Tidings) -> Link:
+        return dial(tidings.node, str(tidings.node_address), config.peer_port, credentials)
+
+    herald = Herald(call_owner, crew.spawn, log, time.monotonic)
+
+    def notice(node: str, uid: str, addresses: tuple[IPAddress, ...]) -> None:
+        post(CutOver(node, uid, addresses))
+
+    answer, port = hand_over.answer, config.peer_port
+    server = PeerServer(str(address), port, credentials, answer, crew.spawn, log, notice=notice)
     crew.start("hand-over", hand_over.run, hand_over.stop)
+    crew.start("herald", herald.run, herald.stop)
     crew.start("peers", server.run, server.stop)
     shown = peer_metrics(credentials.seconds_left, lambda: float(server.refused))
-    return Peering(hand_over.want, newcomers.welcome, (*hand_over.metrics(), *shown))
+    return Peering(hand_over.want, herald.want, newcomers.welcome, (*hand_over.metrics(), *shown))
 
 
 def peer_metrics(

@@ -28,7 +28,9 @@ from felix_shim.jsonlog import Log
 from felix_shim.peer_credentials import Credentials, peer_name
 from felix_shim.peer_messages import (
     HEADER,
+    End,
     Message,
+    Moved,
     Refused,
     Request,
     decode,
@@ -36,6 +38,7 @@ from felix_shim.peer_messages import (
     parse_header,
 )
 from libtortie.errors import Malformed, TortieError, Unauthorized, Unavailable, first_line
+from libtortie.model.ipam import IPAddress
 
 DEFAULT_PORT = 9199
 REBIND_SECONDS = 5.0
@@ -160,7 +163,13 @@ def _prove(sock: ssl.SSLSocket, limits: Limits, wanted: str = "") -> str:
 
 Answer = Callable[[str, Request], Iterable[Message]]
 """The messages that answer a node's request."""
+Notice = Callable[[str, str, tuple[IPAddress, ...]], None]
+"""Takes a node's word that it has heard the VM of a migration, with these addresses; at once."""
 Spawn = Callable[[str, Callable[[], None]], threading.Thread]
+
+
+def _unheard(node: str, migration_uid: str, addresses: tuple[IPAddress, ...]) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -174,6 +183,7 @@ class PeerServer:
     spawn: Spawn
     log: Log
     limits: Limits = Limits()
+    notice: Notice = _unheard
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _open: dict[socket.socket, str] = field(default_factory=dict)
@@ -263,8 +273,14 @@ class PeerServer:
             request = link.receive(self.limits.idle)
             if request is None:
                 return
+            if isinstance(request, Moved):
+                self.notice(link.node, request.migration_uid, request.addresses)
+                link.send(End(0))
+                continue
             if not isinstance(request, Request):
                 raise Malformed(f"node {link.node} answers without being asked")
+            if request.cut_over:
+                self.notice(link.node, request.migration_uid, request.addresses)
             try:
                 for message in self.answer(link.node, request):
                     link.send(message)

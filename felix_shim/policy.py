@@ -25,6 +25,7 @@ from felix_shim.policy_book import PolicyRules, Ways
 from felix_shim.policy_order import Direction
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
+from felix_shim.tunnel_rules import ENCAPSULATION, no_encapsulation
 from libtortie.errors import InvalidInput
 from libtortie.linux.port import IPNetwork
 from libtortie.model.felix_values import EndpointToHost
@@ -58,9 +59,13 @@ class EndpointPolicy:
 
 
 NODE_CHAINS: Mapping[str, Chain] = MappingProxyType(
-    {NAT_CHAIN: (), **dict.fromkeys(HOST_CHAINS.values(), ())}
+    {
+        NAT_CHAIN: (),
+        ENCAPSULATION: no_encapsulation(),
+        **dict.fromkeys(HOST_CHAINS.values(), ()),
+    }
 )
-"""The chains that base chains ask, whatever is or is not in them."""
+"""The chains that base chains and endpoints' ask, whatever is or is not in them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,16 @@ add a route before the endpoint's rules are in the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from felix_shim import desired
 from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
 from felix_shim.cluster import ENDPOINTS, FELIX, NODES
 from felix_shim.drivers.routetable import Outcome
+from felix_shim.due import FLOWS, LISTEN, OWNERS, RAISES
 from felix_shim.events import (
     BgpTold,
+    CutOver,
     Done,
     Event,
     InSync,
@@ -56,14 +58,15 @@ from felix_shim.migration import (
 )
 from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
-from felix_shim.outlets import BIRD, MEMORY, NODE, POLICY, SURVEY, Outlets
+from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, SURVEY, Outlets
 from felix_shim.roster import Local
 from felix_shim.route_log import tell_route
 from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
-from felix_shim.world import FLOWS, LISTEN, OWNERS, RAISES, World
+from felix_shim.world import World
 from libtortie.linux.port import IPNetwork
+from libtortie.metrics import Metric
 
 SLICE_SECONDS = 0.002
 RESYNC_SECONDS = 30.0
@@ -126,6 +129,10 @@ class Reconciler:
         """Signs that counted for nothing: too early, too late, or repeated."""
         return self._signs_dropped
 
+    def metrics(self) -> tuple[Metric, ...]:
+        """For the scraper."""
+        return *self.gate.metrics(), *self._chores.nat_moves.metrics()
+
     @property
     def world(self) -> World:
         """What is known; for the reconciler's own thread and for tests."""
@@ -186,8 +193,8 @@ class Reconciler:
                 world.network(event.event)
             case Surveyed():
                 world.survey(event)
-            case RaisesSeen():
-                world.raises_seen(event)
+            case RaisesSeen() | CutOver():
+                world.heard_elsewhere(event)
             case BgpTold():
                 self._chores.told_of_bgp(event)
             case Done():
@@ -210,8 +217,7 @@ class Reconciler:
         if not self._begun():
             return bool(self._early_chore())
         due = self._world.due
-        work = due.newcomers or due.strangers or due.endpoints or due.destinations or due.chores
-        return bool(work)
+        return any((due.newcomers, due.strangers, due.endpoints, due.destinations, due.chores))
 
     # -- the cut-over path -------------------------------------------------------------------------
 
@@ -236,7 +242,9 @@ class Reconciler:
             return False
         now = self._clocks.monotonic()
         heard = MachineEvent(Input.SIGN, sign.episode)
-        machine, actions = step(local.machine, heard, now, self._world.settings)
+        known, _ = self._world.elsewhere.of(local)  # though it be not settled yet
+        before = replace(local.machine, last_raise=max(local.machine.last_raise, known))
+        machine, actions = step(before, heard, now, self._world.settings)
         self._signs_dropped += sign.muted
         if not any(isinstance(action, Moved) for action in actions):
             self._signs_dropped += 1
@@ -314,7 +322,7 @@ class Reconciler:
     def _recalled(self) -> Memory:
         if self._memory is None:
             self._memory = self._recall(self._world)
-            self._world.raises = self._memory.raises
+            self._world.elsewhere.raises = self._memory.raises
         return self._memory
 
     def _settle(self, endpoint: EndpointId) -> None:
@@ -350,7 +358,7 @@ class Reconciler:
                     returned = desired.came_back(before, after)
                     local.returned = local.returned if returned is None else returned
                     due.destinations.update(local.destinations)
-                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES, FLOWS}
+                    due.chores |= {MEMORY, LISTEN, OWNERS, RAISES, FLOWS, OVERLAY}
                 case StartTimer(deadline, episode, held):
                     self._timers.add(deadline, Convergence(local.id, episode))
                     if held:
@@ -407,11 +415,8 @@ class Reconciler:
         """Whether an endpoint's policy lets its route into the kernel."""
         if local.machine.state not in RAISED:
             return bool(local.in_force)
-        now, episode, settings = (
-            self._clocks.monotonic(),
-            local.machine.episode,
-            self._world.settings,
-        )
+        now, episode = self._clocks.monotonic(), local.machine.episode
+        settings = self._world.settings
         latest = self._chores.has_latest_rules(local)
         standing = Standing(bool(local.in_force), latest, self._world.policy_in_sync)
         began = self.gate.began(local.id, episode)
@@ -469,6 +474,6 @@ class Reconciler:
                 case Resync():
                     self._world.resyncs += 1
                     self._world.everything()
-                    self._world.due.chores |= {SURVEY, LISTEN, OWNERS, RAISES, BIRD, NODE}
+                    self._world.due.chores |= {SURVEY, LISTEN, OWNERS, RAISES, BIRD, NODE, OVERLAY}
                     self._timers.add(now + RESYNC_SECONDS, Resync())
         return ran

@@ -47,6 +47,13 @@ class Priorities:
         """The metric of every route BIRD installs: midway, never equal to either."""
         return (self.normal + self.elevated) // 2
 
+    @property
+    def overlay(self) -> int:
+        """The metric of routes into the overlay: worse than BIRD's, better than an unraised local
+        one, so that a node that a VM left sends on what still comes. Where the two configured
+        ones leave no room for it, BIRD's, which has no routes to the overlay's addresses."""
+        return (self.bird + self.normal) // 2
+
 
 def route_priority(state: State, priorities: Priorities) -> int | None:
     """The metric of an endpoint's route in this state; None: no route."""

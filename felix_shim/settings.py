@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from felix_shim.gate import GateSettings
 from felix_shim.host_settings import HostSettings, stronger
+from felix_shim.overlay_settings import TunnelSettings, stronger_tunnel
 from felix_shim.routes import Priorities
 from libtortie.model.felix_values import (
     are_priorities,
@@ -38,6 +39,7 @@ class Settings:
     convergence_seconds: float = DEFAULT_CONVERGENCE_SECONDS
     gate: GateSettings = field(default_factory=GateSettings)
     host: HostSettings = field(default_factory=HostSettings)
+    tunnel: TunnelSettings = field(default_factory=TunnelSettings)
     problems: tuple[str, ...] = field(default=())
 
 
@@ -47,44 +49,33 @@ def effective(
     """The settings of (name, spec) pairs, weakest first; `known` are those that held before."""
     settings = Settings()
     for name, spec in specs:
-        settings = _apply(settings, name, spec, known.host if known else None)
+        settings = _apply(settings, name, spec, known)
     return settings
 
 
 def _apply(
-    settings: Settings, name: str, spec: FelixConfigurationSpec, known: HostSettings | None
+    settings: Settings, name: str, spec: FelixConfigurationSpec, known: Settings | None
 ) -> Settings:
     problems = list(settings.problems)
+
+    def complain(text: str) -> None:
+        problems.append(f"{name}: {text}")
 
     def read(field: str, text: str, parse: Callable[[str], T], weaker: T) -> T:
         """What a field says; the weaker value where it says nothing, or nothing of use."""
         try:
             return parse(text) if text else weaker
         except ValueError as error:
-            problems.append(f"{name}: {field}: {error}")
+            complain(f"{field}: {error}")
             return weaker
 
-    def pair(family: str, weaker: Priorities, normal: int, elevated: int) -> Priorities:
-        return _priorities(weaker, normal, elevated, f"{name}: {family}", problems)
-
-    gate = settings.gate
+    gate, spoofing = settings.gate, spec.workload_source_spoofing
+    convergence = spec.live_migration_route_convergence_time
     read("interfacePrefix", spec.interface_prefix, parse_interface_prefix, "")
-    four = pair(
-        "ipv4",
-        settings.ipv4,
-        spec.ipv4_normal_route_priority,
-        spec.ipv4_elevated_route_priority,
-    )
-    six = pair(
-        "ipv6",
-        settings.ipv6,
-        spec.ipv6_normal_route_priority,
-        spec.ipv6_elevated_route_priority,
-    )
-    convergence, spoofing = (
-        spec.live_migration_route_convergence_time,
-        spec.workload_source_spoofing,
-    )
+    wanted4 = (spec.ipv4_normal_route_priority, spec.ipv4_elevated_route_priority)
+    wanted6 = (spec.ipv6_normal_route_priority, spec.ipv6_elevated_route_priority)
+    four = _priorities(settings.ipv4, *wanted4, f"{name}: ipv4", problems)
+    six = _priorities(settings.ipv6, *wanted6, f"{name}: ipv6", problems)
     return Settings(
         read("floatingIPs", spec.floating_ips, parse_floating_ips, settings.floating_ips),
         read("workloadSourceSpoofing", spoofing, parse_source_spoofing, settings.source_spoofing),
@@ -105,7 +96,8 @@ def _apply(
                 gate.on_timeout,
             ),
         ),
-        stronger(settings.host, spec, known, lambda text: problems.append(f"{name}: {text}")),
+        stronger(settings.host, spec, known.host if known else None, complain),
+        stronger_tunnel(settings.tunnel, spec, known.tunnel if known else None, complain),
         tuple(problems),
     )
 

@@ -36,6 +36,7 @@ from felix_shim.ensure import ensure
 from felix_shim.jsonlog import Log
 from felix_shim.kube_node import ClusterFacts, cluster_facts, internal_ips
 from felix_shim.node import AddressTakenError, NodeFacts, claim, register, write_files
+from felix_shim.overlay_mtu import stored_mtu
 from libtortie.datastore.port import Check, Datastore, Record
 from libtortie.errors import (
     Conflict,
@@ -353,7 +354,8 @@ class StartUp:
         )
 
     def _files(self) -> bool:
-        mtu = uplink_mtu(self.kernel, self.uplinks())
+        underlay = uplink_mtu(self.kernel, self.uplinks())
+        mtu = stored_mtu(underlay, self.store, self.config.node)
         write_files(Path(self.config.nodename_file), self.config.node, self.config.mtu_file, mtu)
         return False
 

@@ -7,14 +7,24 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from felix_shim.failsafe import NODES, Failsafe
-from felix_shim.host_rules import HostPlan, host_chains, placed_on
+from felix_shim.host_order import HostStage
+from felix_shim.host_rules import HOST_CHAINS, HostPlan, host_chains, placed_on
 from felix_shim.host_settings import HostSettings
 from felix_shim.nat_rules import NAT_CHAIN, nat_chain, nat_sets
+from felix_shim.overlay_settings import TunnelSettings
 from felix_shim.policy_book import PolicyRules
 from felix_shim.policy_compile import sets_of
 from felix_shim.policy_sets import Elements, literal
 from felix_shim.rules import Chain, SetKey
 from felix_shim.snapshots import Snapshot, touched
+from felix_shim.tunnel_rules import (
+    ENCAPSULATION,
+    NO_TUNNEL,
+    OpenTunnel,
+    no_encapsulation,
+    tunnel_in,
+    tunnel_out,
+)
 from libtortie.model.ipam import IPAddress
 from libtortie.model.policy import PortRange
 from libtortie.model.resources import IPPoolSpec
@@ -23,13 +33,16 @@ from libtortie.model.resources import IPPoolSpec
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """`between_nodes` are TCP ports that the cluster's nodes (`nodes`) keep open to each other;
-    `links` are the addresses of links that are no workload's."""
+    `links` are the addresses of links that are no workload's; `tunnel` is None where there is
+    none; `encapsulation` is the overlay's, here or elsewhere."""
 
     settings: HostSettings = field(default_factory=HostSettings)
     between_nodes: tuple[PortRange, ...] = ()
     nodes: frozenset[IPAddress] = frozenset()
     pools: tuple[IPPoolSpec, ...] = ()
     links: Mapping[str, frozenset[IPAddress]] = field(default_factory=lambda: MappingProxyType({}))
+    tunnel: OpenTunnel | None = None
+    encapsulation: TunnelSettings = NO_TUNNEL
 
     @property
     def failsafe(self) -> Failsafe:
@@ -98,6 +111,12 @@ class NodeRules:
 def _own_rules(plans: tuple[HostPlan, ...], around: Surroundings) -> PolicyRules:
     placed = placed_on(plans, around.links)
     chains = host_chains(placed, around.failsafe) | {NAT_CHAIN: around.nat}
+    chains[ENCAPSULATION] = no_encapsulation(around.encapsulation)
+    if around.tunnel is not None:
+        into, out_of = HOST_CHAINS[HostStage.IN], HOST_CHAINS[HostStage.OUT]
+        chains[into] = tunnel_in(around.tunnel) + chains[into]
+        chains[out_of] = tunnel_out(around.tunnel) + chains[out_of]
+        chains[NAT_CHAIN] = tunnel_out(around.tunnel) + chains[NAT_CHAIN] if around.nat else ()
     used = frozenset().union(*(sets_of(chain) for chain in chains.values()))
     sets = {key: elements for key, elements in around.sets.items() if key in used}
     sets |= {key: literal(key) for key in used if key.kind.literal}

@@ -6,12 +6,13 @@ compared with what is known, and only a difference makes anything due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from felix_shim import facts
 from felix_shim.cluster import (
     BGP,
+    BLOCKS,
     ENDPOINTS,
     FELIX,
     FILTERS,
@@ -22,8 +23,11 @@ from felix_shim.cluster import (
     Cluster,
 )
 from felix_shim.drivers.routetable import RouteTable
+from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES, Due
+from felix_shim.elsewhere import Elsewhere
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import (
+    CutOver,
     Instance,
     InSync,
     Listed,
@@ -39,11 +43,12 @@ from felix_shim.extras import Wishes
 from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import Heard, PolicyObject
 from felix_shim.migration import Facts
-from felix_shim.model import Endpoint, EndpointId
-from felix_shim.outlets import BIRD, NODE, POLICY, STATUS, SURVEY
+from felix_shim.model import Endpoint, same_sandbox, same_wire
+from felix_shim.outlets import BIRD, NODE, OVERLAY, POLICY, STATUS, SURVEY
+from felix_shim.overlay import DEVICES
+from felix_shim.overlay_desk import OverlayDesk
 from felix_shim.policy import compile_endpoint
 from felix_shim.policy_desk import PolicyDesk
-from felix_shim.raises import Raises
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
 from felix_shim.surroundings import Surroundings
@@ -67,23 +72,6 @@ from libtortie.model.names import INTERFACE_PREFIX
 from libtortie.model.policy import PortRange
 from libtortie.model.resources import WorkloadEndpoint
 
-LISTEN, OWNERS, RAISES, NUDGE, FLOWS = "listen", "owners", "raises", "nudge", "flows"
-
-
-@dataclass(slots=True)
-class Due:
-    """Work to do: endpoints to settle or to begin, addresses whose routes to compare, chores.
-
-    `strangers` are addresses whose route appeared although no endpoint has them: a CNI ADD
-    writes the route just before the endpoint, so they are to be looked at again later.
-    """
-
-    newcomers: set[EndpointId] = field(default_factory=set)
-    strangers: set[IPNetwork] = field(default_factory=set)
-    endpoints: set[EndpointId] = field(default_factory=set)
-    destinations: set[IPNetwork] = field(default_factory=set)
-    chores: set[str] = field(default_factory=set)
-
 
 @dataclass(slots=True)
 class World:
@@ -102,11 +90,11 @@ class World:
     policy_kinds: frozenset[type[PolicyObject]] = frozenset()
     cluster: Cluster = field(init=False)
     desk: PolicyDesk = field(init=False)
+    overlay: OverlayDesk = field(init=False)
+    elsewhere: Elsewhere = field(init=False)
     roster: Roster = field(default_factory=Roster)
     wishes: Wishes = field(default_factory=Wishes)
     machines: facts.VirtualMachines = field(default_factory=facts.VirtualMachines)
-    raises: Raises = field(default_factory=Raises)
-    announced: frozenset[IPAddress] = frozenset()
     links_up: dict[str, int] = field(default_factory=dict)
     """Workload links that are up, with their index: made anew, a link has another."""
     link_addresses: Mapping[str, frozenset[IPAddress]] = field(default_factory=dict)
@@ -116,6 +104,8 @@ class World:
     surveyed: bool = False
     resyncs: int = 0
     """Counts the times at which everything is looked at again, whatever is known of it."""
+    overlay_lost: int = 0
+    """Counts the times at which a tunnel device turned out to have gone or gone down."""
     lost: set[Scope] = field(default_factory=set)
     """Scopes whose changes are not heard of; see `Lost`."""
     kinds_listed: set[type] = field(default_factory=set)
@@ -127,14 +117,14 @@ class World:
     def __post_init__(self) -> None:
         self.cluster = Cluster(self.node)
         self.desk = PolicyDesk(self.node, self.log, kube=bool(self.policy_kinds))
+        self.overlay = OverlayDesk(self.node, self.roster)
+        self.elsewhere = Elsewhere(self.roster, self.routes, self.overlay)
 
     # -- facts -------------------------------------------------------------------------------
 
     def facts_of(self, local: Local) -> Facts:
         """What is known about an endpoint now; what a watch has not told yet stays as it was."""
-        addresses = local.endpoint.addresses
-        raised = self.raises.number(addresses)
-        stale = any(address in self.announced for address in addresses)
+        raised, stale = self.elsewhere.of(local)
         if not self.kube:
             return Facts(raised_elsewhere=raised, stale_elsewhere=stale)
         return facts.update(
@@ -158,7 +148,7 @@ class World:
         self.due.chores.add(POLICY)
 
     def _makes_policy(self, scope: Scope) -> bool:
-        return scope not in (NODES, POOLS, PEERS, FILTERS, BGP, Affinities(self.node))
+        return scope not in (NODES, POOLS, PEERS, FILTERS, BGP, Affinities(self.node), *BLOCKS)
 
     def _to_desk(self, event: Stored | Unstored | Listed) -> None:
         """Endpoints of other nodes concern the rules too, of which they are members only."""
@@ -180,6 +170,8 @@ class World:
             nodes=self.cluster.node_addresses(),
             pools=tuple(pool.spec for pool in self.cluster.pools()),
             links=self.link_addresses,
+            tunnel=self.overlay.open_tunnel(self.cluster, self.settings.tunnel),
+            encapsulation=self.settings.tunnel,
         )
 
     # -- stored resources --------------------------------------------------------------------
@@ -189,6 +181,8 @@ class World:
         self._to_desk(event)
         if event.scope == ENDPOINTS:
             self._endpoint(event.record)
+        elif event.scope in BLOCKS:
+            self._blocks(event)
         elif self.cluster.put(event.scope, event.record):
             self._resource_changed(event.scope)
 
@@ -197,6 +191,8 @@ class World:
         self._to_desk(event)
         if event.scope == ENDPOINTS:
             self._endpoint_gone(event.key)
+        elif event.scope in BLOCKS:
+            self._blocks(event)
         elif self.cluster.remove(event.scope, event.key):
             self._resource_changed(event.scope)
 
@@ -214,8 +210,16 @@ class World:
                 self._endpoint(record)
             self.cluster.replace(ENDPOINTS, ())
             self.due.chores |= {POLICY, STATUS}
+        elif event.scope in BLOCKS:
+            self._blocks(event)
         elif self.cluster.replace(event.scope, event.records, event.unreadable):
             self._resource_changed(event.scope)
+
+    def _blocks(self, event: Stored | Unstored | Listed) -> None:
+        """Where addresses are; of it the overlay's own record is kept, and no other."""
+        first = isinstance(event, Listed) and self.cluster.replace(event.scope, ())
+        if self.overlay.feed(event) or first:
+            self.due.chores |= {OVERLAY, FLOWS}
 
     def _resource_changed(self, scope: Scope) -> None:
         if scope == FELIX:
@@ -223,9 +227,9 @@ class World:
         elif scope == NODES:
             for key, endpoint in self.wishes.all():
                 self._take(key, endpoint)
-            self.due.chores |= {NODE, BIRD, FLOWS, POLICY}
+            self.due.chores |= {NODE, BIRD, FLOWS, POLICY, OVERLAY}
         elif scope == POOLS:
-            self.due.chores |= {BIRD, POLICY}
+            self.due.chores |= {BIRD, POLICY, OVERLAY, FLOWS}
         elif scope in (PEERS, FILTERS, BGP, Affinities(self.node)):
             self.due.chores.add(BIRD)
         elif scope != ENDPOINTS:
@@ -250,7 +254,7 @@ class World:
         for key, endpoint in self.wishes.all():
             self._take(key, endpoint)
         self.everything()
-        self.due.chores |= {BIRD, POLICY}
+        self.due.chores |= {BIRD, POLICY, OVERLAY}
 
     # -- endpoints ---------------------------------------------------------------------------
 
@@ -278,10 +282,10 @@ class World:
 
     def _adopt(self, known: Local | None, fresh: Local) -> None:
         """A new sandbox starts anew; one whose record merely changed keeps its machine."""
-        if known is not None and _same_sandbox(known.endpoint, fresh.endpoint):
+        if known is not None and same_sandbox(known.endpoint, fresh.endpoint):
             fresh.machine, fresh.returned = known.machine, known.returned
             self.policy_serial += 1  # other labels, other policies
-            if _same_wire(known.endpoint, fresh.endpoint):
+            if same_wire(known.endpoint, fresh.endpoint):
                 fresh.in_force, fresh.wire = known.in_force, known.wire
             begun = fresh.id not in self.due.newcomers
         else:
@@ -292,7 +296,7 @@ class World:
         self.roster.add(fresh)
         (self.due.endpoints if begun else self.due.newcomers).add(fresh.id)
         self._destinations(fresh)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, FLOWS}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, FLOWS, OVERLAY}
 
     def _endpoint_gone(self, key: Key) -> None:
         self.wishes.forget(key)
@@ -304,7 +308,7 @@ class World:
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
         self._destinations(local)
-        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, FLOWS}
+        self.due.chores |= {POLICY, STATUS, LISTEN, OWNERS, RAISES, FLOWS, OVERLAY}
         if local.endpoint.vm is not None:
             self.due.chores.add("memory")
 
@@ -387,6 +391,7 @@ class World:
             case LinkGone(name=name):
                 self.links_heard[name] = self.monotonic()
                 self._link_down(name)
+                self._tunnel_down(name)
             case RouteAdded(route):
                 self._route(route, present=True)
             case RouteGone(route):
@@ -409,10 +414,17 @@ class World:
         self.links_heard = newer
         for dst in self.routes.survey(routes, began):
             self._route_changed(dst)
-        self.due.chores |= {NODE, RAISES, POLICY, STATUS}
+        self.due.chores |= {NODE, RAISES, POLICY, STATUS, OVERLAY}
+
+    def _tunnel_down(self, name: str) -> None:
+        if name in DEVICES.values():
+            self.overlay_lost += 1
+            self.due.chores.add(OVERLAY)
 
     def _link(self, link: Link) -> None:
         if not _workload(link.name):
+            if not link.up:
+                self._tunnel_down(link.name)
             if link.name not in self.link_addresses:
                 self.due.chores.add(SURVEY)  # a host endpoint may be about its addresses
             return
@@ -459,34 +471,22 @@ class World:
 
     # -- other nodes -------------------------------------------------------------------------
 
-    def raises_seen(self, event: RaisesSeen) -> None:
-        """BGP was asked about some addresses."""
-        before, announced = self.raises, self.announced
-        self.raises = before.observe(event.asked, event.raised)
-        self.announced = (announced - event.asked) | event.announced
-        if self.raises == before and self.announced == announced:
-            return
-        for address in event.asked:
-            for local in self.roster.with_address(address):
-                if local.id not in self.due.newcomers:
-                    self.due.endpoints.add(local.id)
-        if self.raises != before:
+    def heard_elsewhere(self, event: RaisesSeen | CutOver) -> None:
+        """BGP was asked about some addresses, or a node says that a VM is there now."""
+        if isinstance(event, RaisesSeen):
+            self.look_elsewhere(event.asked, event)
+        elif self.overlay.claim(event, self.monotonic()):
+            self.due.chores.add(OVERLAY)
+
+    def look_elsewhere(self, asked: Collection[IPAddress], said: RaisesSeen | None = None) -> None:
+        """BGP or the overlay's routes may say something new of some addresses."""
+        before = self.elsewhere.raises
+        for address in asked if self.elsewhere.look(asked, said) else ():
+            found = {local.id for local in self.roster.with_address(address)}
+            self.due.endpoints |= found - self.due.newcomers
+        if self.elsewhere.raises != before:
             self.due.chores.add("memory")
 
 
 def _workload(name: str) -> bool:
     return name.startswith(INTERFACE_PREFIX)
-
-
-def _same_sandbox(one: Endpoint, other: Endpoint) -> bool:
-    return (one.id, one.container_id, one.pod_uid) == (other.id, other.container_id, other.pod_uid)
-
-
-def _same_wire(one: Endpoint, other: Endpoint) -> bool:
-    """Whether the rules and sysctls of one do for the other."""
-    return (one.interface, one.mac, one.addresses, one.vm is None) == (
-        other.interface,
-        other.mac,
-        other.addresses,
-        other.vm is None,
-    )

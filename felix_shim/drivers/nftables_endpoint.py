@@ -13,24 +13,13 @@ from felix_shim.rules import (
     ConnState,
     Goto,
     HasState,
-    IsProtocol,
-    OnPort,
+    Jump,
     Plain,
     Rule,
-    Side,
 )
-from libtortie.model.policy import PortRange
+from felix_shim.tunnel_rules import ENCAPSULATION
 
-_IPIP, _UDP, _VXLAN = 4, 17, 4789
 _INVALID = Rule((HasState((ConnState.INVALID,)),), Plain.DROP)
-_ENCAPSULATION = (
-    Rule((IsProtocol(_IPIP),), Plain.DROP),
-    Rule(
-        (IsProtocol(_UDP), OnPort(Side.DESTINATION, (PortRange(_VXLAN, _VXLAN),))),
-        Plain.DROP,
-    ),
-)
-"""The node's to speak: a workload's could enter an overlay as a peer's."""
 
 _BINDING = ("ifname", "ether_addr", "ipv4_addr")
 _BINDING6 = ("ifname", "ether_addr", "ipv6_addr")
@@ -54,7 +43,7 @@ def chains(endpoint: EndpointPolicy) -> dict[str, Chain]:
     first = (KNOWN,) if endpoint.vm else (KNOWN, _INVALID)
     out, into = chain_names(endpoint)
     return {
-        out: (*first, *_ENCAPSULATION, Rule((), Goto(endpoint.egress))),
+        out: (*first, Rule((), Jump(ENCAPSULATION)), Rule((), Goto(endpoint.egress))),
         into: (*first, Rule((), Goto(endpoint.ingress))),
     }
 

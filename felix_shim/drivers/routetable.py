@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from felix_shim.overlay import is_overlay
 from felix_shim.routes import is_ours, plan_routes
 from libtortie.errors import TortieError
 from libtortie.linux.port import MAIN_TABLE, IPNetwork, Kernel, Route, RouteProto
@@ -53,7 +54,12 @@ class RouteTable:
 
     def learned(self, dst: IPNetwork) -> Route | None:
         """The host route that BIRD installed for an address, if any."""
-        return next(iter(self._foreign.get(dst, {}).values()), None)
+        found = self._foreign.get(dst, {}).values()
+        return next((route for route in found if not is_overlay(route)), None)
+
+    def tunnelled(self, dst: IPNetwork) -> Route | None:
+        """The host route that leads an address into the overlay, if any."""
+        return next((one for one in self._foreign.get(dst, {}).values() if is_overlay(one)), None)
 
     def observe(self, route: Route, *, present: bool) -> bool:
         """Take a kernel notification; True when it tells something new about a host route."""
@@ -144,9 +150,9 @@ class RouteTable:
 
 
 def is_learned(route: Route) -> bool:
-    """Whether a route is a host route that BIRD installed towards another node."""
+    """Whether a route is a host route towards another node: BIRD's, or into the overlay."""
     return (
-        route.proto == RouteProto.BIRD
+        (route.proto == RouteProto.BIRD or is_overlay(route))
         and route.table == MAIN_TABLE
         and route.dst.prefixlen == route.dst.max_prefixlen
         and not route.ifname.startswith(INTERFACE_PREFIX)

@@ -123,6 +123,11 @@ class Space:
 
     def find(self, name: str) -> wire.LinkAnswer | None:
         """A link by name, or None."""
+        body = self.link_body(name)
+        return None if body is None else wire.parse_link(body)
+
+    def link_body(self, name: str) -> memoryview | None:
+        """What the kernel says of a link by name, or None."""
         if not name or len(name.encode()) > IFNAME_MAX:
             return None
         try:
@@ -131,7 +136,7 @@ class Space:
             if error.code == errno.ENODEV:
                 return None
             raise
-        return None if answer is None else wire.parse_link(answer[1])
+        return None if answer is None else answer[1]
 
     def create_link(self, name: str, body: bytes) -> bool:
         """Make a link; False when the name is taken, here or where its peer goes."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from socket import AF_INET, AF_INET6, AF_UNSPEC
 from typing import Any
 
 from libtortie.linux.port import IPInterface, Link
+from libtortie.model.ipam import IPAddress
 
 AF_BRIDGE = 7
 IFF_UP = 0x1
@@ -23,6 +24,8 @@ _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 1, 3, 4, 5, 1
 _IFLA_LINKINFO, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID, _IFLA_INFO_KIND = 18, 29, 37, 1
 _IFLA_IFALIAS, _IFLA_NET_NS_FD, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 20, 28, 31, 32
 _IFLA_INFO_DATA, _VETH_INFO_PEER = 2, 1
+_VXLAN_ID, _VXLAN_LOCAL, _VXLAN_LEARNING, _VXLAN_PORT = 1, 4, 7, 15
+_VXLAN_LOCAL6, _VXLAN_ZERO_CSUM6_TX, _VXLAN_ZERO_CSUM6_RX = 17, 19, 20
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x02
 _NETNSA_NSID, _NETNSA_FD = 1, 3
 ATTRIBUTE = struct.Struct("=HH")
@@ -157,6 +160,50 @@ def _link(ifindex: int, up: bool | None = None) -> bytes:
     """`struct ifinfomsg`: which link, and whether it shall be up; None leaves that alone."""
     change = 0 if up is None else IFF_UP
     return _IFINFOMSG.pack(AF_UNSPEC, 0, ifindex, IFF_UP if up else 0, change)
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """What the kernel cannot change of a VXLAN device: identifier, port, own outer address."""
+
+    vni: int
+    port: int
+    local: IPAddress
+
+
+def vxlan_creation(name: str, tunnel: Tunnel, *, mac: str, mtu: int) -> bytes:
+    """RTM_NEWLINK for a VXLAN device, up, that learns nothing.
+
+    Over IPv6 without outer UDP checksums, as Calico's nodes send and expect it.
+    """
+    four = tunnel.local.version == 4
+    data = number(_VXLAN_ID, tunnel.vni) + attribute(_VXLAN_LEARNING, b"\0")
+    data += attribute(_VXLAN_PORT, struct.pack("!H", tunnel.port))
+    data += attribute(_VXLAN_LOCAL if four else _VXLAN_LOCAL6, tunnel.local.packed)
+    if not four:
+        data += attribute(_VXLAN_ZERO_CSUM6_TX, b"\1") + attribute(_VXLAN_ZERO_CSUM6_RX, b"\1")
+    info = text(_IFLA_INFO_KIND, "vxlan") + attribute(_IFLA_INFO_DATA, data)
+    body = _link(0, True) + text(_IFLA_IFNAME, name) + _hardware_address(_IFLA_ADDRESS, mac)
+    return body + (number(_IFLA_MTU, mtu) if mtu else b"") + attribute(_IFLA_LINKINFO, info)
+
+
+def parse_vxlan(body: memoryview) -> Tunnel | None:
+    """Of a VXLAN device; None for another kind of link, or a device without an own address."""
+    info = attributes(attributes(body, _IFINFOMSG.size).get(_IFLA_LINKINFO, memoryview(b"")), 0)
+    if _text(info.get(_IFLA_INFO_KIND)) != "vxlan":
+        return None
+    data = attributes(info.get(_IFLA_INFO_DATA, memoryview(b"")), 0)
+    four, six = data.get(_VXLAN_LOCAL), data.get(_VXLAN_LOCAL6)
+    port = data.get(_VXLAN_PORT)
+    local: IPAddress
+    if four is not None:
+        local = IPv4Address(bytes(four))
+    elif six is not None:
+        local = IPv6Address(bytes(six))
+    else:
+        return None
+    number_of_port = 0 if port is None else int.from_bytes(port, "big")
+    return Tunnel(u32(data.get(_VXLAN_ID)), number_of_port, local)
 
 
 def nsid_query(netns_fd: int) -> bytes:

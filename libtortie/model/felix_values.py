@@ -23,6 +23,7 @@ from libtortie.model.times import parse_duration
 PRIORITY_MAX = 2147483646
 """Largest metric that the local-preference formula `2147483647 - metric` keeps positive."""
 NORMAL_PRIORITY, ELEVATED_PRIORITY = 1024, 512
+MTU_MAX = 65535
 LOG_PREFIX_MAX = 127
 """Of the kernel's (NF_LOG_PREFIXLEN); nft 1.0.6 is killed by its own checks at 200."""
 LOG_PREFIX = "calico-packet"
@@ -164,6 +165,18 @@ def parse_interface_prefix(value: str) -> str:
     return INTERFACE_PREFIX
 
 
+def within(least: int, most: int) -> Callable[[Any], int | None]:
+    """A reader of a number; of 0 it makes None, which says nothing, as in Calico."""
+
+    def parse(value: Any) -> int | None:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or (value != 0 and not least <= value <= most):
+            raise ValueError(f"{value!r} is no number from {least} to {most}")
+        return int(value) or None
+
+    return parse
+
+
 def switch(no: str, yes: str) -> Callable[[str], bool]:
     """A reader of one of two words."""
 
@@ -177,6 +190,12 @@ def switch(no: str, yes: str) -> Callable[[str], bool]:
 
 parse_floating_ips = switch("Disabled", "Enabled")
 parse_source_spoofing = switch("Disabled", "Any")
+parse_tunnel_mtu = within(576, MTU_MAX)
+"""`vxlanMTU`: the least that every IPv4 host takes (RFC 791)."""
+parse_tunnel_mtu_v6 = within(1280, MTU_MAX)
+"""`vxlanMTUV6`: the least of an IPv6 link (RFC 8200)."""
+parse_tunnel_port = within(1, 65535)
+parse_tunnel_vni = within(1, (1 << 24) - 1)
 PARSERS: Mapping[str, Callable[[Any], object]] = {
     "failsafeInboundHostPorts": parse_host_ports,
     "failsafeOutboundHostPorts": parse_host_ports,
@@ -191,6 +210,10 @@ PARSERS: Mapping[str, Callable[[Any], object]] = {
     "policyGateTimeout": parse_duration,
     "policyGateOnTimeout": parse_on_timeout,
     "interfacePrefix": parse_interface_prefix,
+    "vxlanMTU": parse_tunnel_mtu,
+    "vxlanMTUV6": parse_tunnel_mtu_v6,
+    "vxlanPort": parse_tunnel_port,
+    "vxlanVNI": parse_tunnel_vni,
 }
 """The fields that the agent reads by themselves."""
 

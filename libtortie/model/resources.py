@@ -380,6 +380,17 @@ class FelixConfigurationSpec(Wire):
     policy_gate_on_timeout: str = ""
     wireguard_enabled: bool | None = None
     wireguard_enabled_v6: bool | None = Field(default=None, alias="wireguardEnabledV6")
+    vxlan_enabled: bool | None = None
+    vxlan_mtu: Any = Field(default=None, alias="vxlanMTU")
+    vxlan_mtu_v6: Any = Field(default=None, alias="vxlanMTUV6")
+    vxlan_port: Any = None
+    vxlan_vni: Any = Field(default=None, alias="vxlanVNI")
+    allow_vxlan_packets_from_workloads: bool | None = Field(
+        default=None, alias="allowVXLANPacketsFromWorkloads"
+    )
+    allow_ipip_packets_from_workloads: bool | None = Field(
+        default=None, alias="allowIPIPPacketsFromWorkloads"
+    )
     default_endpoint_to_host_action: str = ""
     log_prefix: str = ""
     failsafe_inbound_host_ports: Any = None

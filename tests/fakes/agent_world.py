@@ -19,6 +19,7 @@ from felix_shim.drivers import sysctls
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.nftables_text import render_check
 from felix_shim.drivers.routetable import RouteTable
+from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.events import (
     Event,
     Instance,
@@ -34,6 +35,7 @@ from felix_shim.events import (
     Unstored,
     Vanished,
 )
+from felix_shim.herald import Tidings
 from felix_shim.inbox import Inbox
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.migration import State
@@ -56,6 +58,7 @@ from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_
 from libtortie.model.resources import WorkloadEndpoint, parse_resource
 from tests.fakes.by_hand import Clock, InlineLane
 from tests.fakes.kernel import FakeKernel
+from tests.fakes.tunnels import FakeTunnels
 
 NODE = "n1"
 NAMESPACE = "default"
@@ -196,12 +199,14 @@ class Bench:
         *,
         kube: bool = True,
         kernel: FakeKernel | None = None,
+        tunnels: FakeTunnels | None = None,
         clock: Clock | None = None,
         saved: bytes = b"",
         kernel_raises: bool = False,
         policy_kinds: frozenset[type[PolicyObject]] = frozenset(),
     ) -> None:
         self.kernel = kernel or FakeKernel()
+        self.tunnels = tunnels or FakeTunnels(self.kernel)
         self.clock = clock or Clock()
         self.log = RecordingLog()
         self.lanes = {name: InlineLane(name) for name in LANES}
@@ -216,6 +221,7 @@ class Bench:
         self.urgent = False
         self.registered: list[IPv4Interface] = []
         self.warned: list[tuple[EndpointId, str]] = []
+        self.told: Mapping[EndpointId, Tidings] = {}
         self.told_closed: list[tuple[EndpointId, str]] = []
         self.services_wanted: list[bool] = []
         self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
@@ -261,6 +267,9 @@ class Bench:
             warn=lambda endpoint, text: self.warned.append((endpoint.id, text)),
             closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
+            exchange=lambda found: None,
+            tell=self._tell,
+            lay_overlay=OverlayDriver(self.kernel, self.tunnels, self.log).apply,
             want_passwords=self.passwords_wanted.append,
             want_services=lambda: self.services_wanted.append(True),
         )
@@ -317,6 +326,9 @@ class Bench:
     def _own(self, wanted: Mapping[EndpointId, Ownership]) -> None:
         self.owned = wanted
 
+    def _tell(self, wanted: Mapping[EndpointId, Tidings]) -> None:
+        self.told = wanted
+
     def _ask(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
         self.asked, self.urgent = addresses, urgent
 
@@ -330,20 +342,16 @@ class Bench:
                 if (done := lane.work()) is not None:
                     self.inbox.post(done)
                     busy = True
-            busy |= self._kernel_events()
-            if not busy:
+            if not self.heard() and not busy:
                 return
         raise AssertionError("the reconciler does not come to rest")
 
-    def _kernel_events(self) -> bool:
-        pending = self.events._queue
-        moved = False
-        while not pending.empty():
-            event = pending.get()
-            if event is not None:
-                self.inbox.post(NetworkChanged(event))
-                moved = True
-        return moved
+    def heard(self) -> bool:
+        """Post what the kernel told; whether that was anything."""
+        events = self.events.drain()
+        for event in events:
+            self.inbox.post(NetworkChanged(event))
+        return bool(events)
 
     def tell(self, *events: Event) -> None:
         """Post events and settle."""
@@ -358,8 +366,13 @@ class Bench:
 
     # -- the outside -------------------------------------------------------------------------
 
-    def listed(self, *endpoints: Record, felix: Mapping[str, Any] | None = None) -> None:
-        """Every scope's first list."""
+    def listed(
+        self,
+        *endpoints: Record,
+        felix: Mapping[str, Any] | None = None,
+        lists: Mapping[Scope, tuple[Record, ...]] | None = None,
+    ) -> None:
+        """Every scope's first list; empty, where `lists` has no other."""
         settings = (resource_record(Kind.FELIX_CONFIGURATION, "default", felix),) if felix else ()
         scopes: dict[Scope, tuple[Record, ...]] = {
             ENDPOINTS: endpoints,
@@ -371,6 +384,7 @@ class Bench:
             BGP: (),
             Affinities(NODE): (),
             **dict.fromkeys(POLICY_SCOPES, ()),
+            **(lists or {}),
         }
         self.tell(*(Listed(scope, records) for scope, records in scopes.items()))
 
@@ -391,15 +405,20 @@ class Bench:
             ),
         )
 
-    def start(self, *endpoints: Record, objects: tuple[Migration | Instance, ...] = ()) -> None:
+    def start(
+        self,
+        *endpoints: Record,
+        objects: tuple[Migration | Instance, ...] = (),
+        lists: Mapping[Scope, tuple[Record, ...]] | None = None,
+    ) -> None:
         """The usual start: lists, and the API in sync."""
-        self.listed(*endpoints)
+        self.listed(*endpoints, lists=lists)
         self.kube_in_sync(*objects)
 
     def attach(self, record: Record) -> None:
         """A CNI ADD as far as the agent sees it: veth, then the stored endpoint."""
         assert isinstance(record.value, WorkloadEndpoint)
-        self.add_veth(pod_of(record), record.value.spec.endpoint)
+        self.add_veth(record.value.spec.pod, record.value.spec.endpoint)
         self.tell(Stored(ENDPOINTS, record))
 
     def add_veth(self, pod: str, ifname: str = "eth0") -> None:
@@ -476,10 +495,6 @@ class Bench:
 
     def restarted(self) -> Bench:
         """A new process on the same kernel, with what this one saved."""
-        return Bench(kernel=FakeKernel(self.kernel.namespaces), clock=self.clock, saved=self.saved)
-
-
-def pod_of(record: Record) -> str:
-    """The pod of a WorkloadEndpoint."""
-    assert isinstance(record.value, WorkloadEndpoint)
-    return record.value.spec.pod
+        kernel = FakeKernel(self.kernel.namespaces)
+        self.tunnels.kernel = kernel
+        return Bench(kernel=kernel, tunnels=self.tunnels, clock=self.clock, saved=self.saved)

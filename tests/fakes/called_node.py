@@ -69,8 +69,7 @@ class CalledNode(NodeProcess):
         self.server = ApiServer(api=self.world.kube.api, port=API_PORT)
         self.address = ""
         super().__init__(root, name, api=True, **{"default_pools": "none", **config})
-        pool = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24", "blockSize": 26})
-        self.store.create(pool.key, pool.value)
+        self._make_pool()
         script = (
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPO)!r})\n"
             "from cni_plugin.wiring import main\nmain()\n"
@@ -80,6 +79,10 @@ class CalledNode(NodeProcess):
             str(root / "run" / "cni.sock"), str(root / "tortie-cni"), "/usr/bin/python3"
         )
         replace_file(root / "tortie", text, 0o755)
+
+    def _make_pool(self) -> None:
+        pool = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24", "blockSize": 26})
+        self.store.create(pool.key, pool.value)
 
     def _start_api(self, stack: ExitStack) -> None:
         stack.callback(self.server.close)

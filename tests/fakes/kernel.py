@@ -113,6 +113,14 @@ class FakeEvents(Iterator[NetworkEvent]):
             raise StopIteration
         return event
 
+    def drain(self) -> list[NetworkEvent]:
+        """What is there, without waiting for more."""
+        found = []
+        while not self._queue.empty():
+            if (event := self._queue.get()) is not None:
+                found.append(event)
+        return found
+
     def close(self) -> None:
         """End the iteration."""
         self._closed = True

@@ -232,7 +232,7 @@ class NodeProcess:
         """Do something with the API server."""
 
         def call() -> T:
-            client = HttpKubeClient(direct(f"http://127.0.0.1:{API_PORT}"), timeout=DEADLINE)
+            client = HttpKubeClient(direct(self.config["k8s_api_root"]), timeout=DEADLINE)
             try:
                 return work(client)
             finally:

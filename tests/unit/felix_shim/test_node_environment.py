@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
 
 from felix_shim.config import NodeConfig, parse_config
+from felix_shim.defaults import pool
 from libtortie.errors import InvalidInput
 
 
@@ -82,6 +84,16 @@ def test_variables_fill_in_what_the_file_does_not_say() -> None:
     assert found.kube_node == "", "without an API the name there means nothing"
 
 
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("", "Never"), ("off", "Never"), ("Always", "Always"), ("CrossSubnet", "CrossSubnet")],
+)
+def test_default_pools_in_the_overlay(text: str, mode: str) -> None:
+    pools = config("nodename: n1", CALICO_IPV6POOL_VXLAN=text).default_pools
+    assert (pools.ipv4.vxlan_mode, pools.ipv6.vxlan_mode) == ("Never", mode)
+    assert pool(ip_network("fd65::/48"), pools.ipv6).spec.vxlan_mode == mode
+
+
 def test_the_file_beats_the_variables() -> None:
     found = config("nodename: n1\nip: 10.0.0.1/24\nas_number: 1", IP="10.0.0.2/24", AS="2")
     assert (found.ip, found.as_number) == ("10.0.0.1/24", 1)
@@ -125,7 +137,8 @@ def test_no_default_pools_at_all() -> None:
     ("text", "environ", "complaint"),
     [
         ("", {"CALICO_IPV4POOL_IPIP": "Always"}, "CALICO_IPV4POOL_IPIP=Always"),
-        ("", {"CALICO_IPV6POOL_VXLAN": "CrossSubnet"}, "no encapsulation"),
+        ("", {"CALICO_IPV6POOL_IPIP": "CrossSubnet"}, "there is no IPIP"),
+        ("", {"CALICO_IPV6POOL_VXLAN": "Sometimes"}, "default_pools.ipv6.vxlan_mode"),
         ("", {"AS": "as"}, "as_number"),
         ("", {"IP": "none"}, "ip: 'none'"),
         ("as_number: 0", {}, "as_number"),

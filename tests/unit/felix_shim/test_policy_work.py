@@ -124,7 +124,7 @@ def test_an_endpoint_like_another_brings_its_own_chains_and_elements(
     found = node.changes()
     assert courses == [], "it goes the other's ways"
     assert len([one for one in found if isinstance(one, OnChain)]) == 2
-    assert len([one for one in found if isinstance(one, AddRule)]) == 8
+    assert len([one for one in found if isinstance(one, AddRule)]) == 7
     assert all(len(one.texts) == 1 for one in found if isinstance(one, OnElements))
     node.desk.feed(Unstored(ENDPOINTS, record.key))
     node.locals.pop()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
 from felix_shim.cluster import FELIX
 from felix_shim.drivers.announcements import Watched
-from felix_shim.events import Sign, Stored
+from felix_shim.events import RaisesSeen, Sign, Stored
 from felix_shim.migration import State
 from felix_shim.model import EndpointId, SignKind
 from libtortie.errors import KernelError
@@ -94,6 +94,17 @@ def test_a_failed_migration_leaves_no_route(end: str) -> None:
     assert bench.owned == {}
     bench.advance(100)
     assert bench.metrics("tgt") == []
+
+
+def test_a_sign_is_newer_than_every_raise_that_was_told_before_it() -> None:
+    """The raise was taken in, and the sign came before anything followed from it."""
+    bench = target_bench()
+    address = ip_address(ADDRESS)
+    raised = {address: "172.31.1.3"}
+    bench.reconciler.take(RaisesSeen(frozenset(raised), raised, frozenset(raised)))
+    bench.sign("tgt")
+    assert bench.state("tgt") is State.LIVE
+    assert bench.metrics("tgt") == [512]
 
 
 class Answering(Bench):

@@ -53,7 +53,7 @@ def test_a_link_made_anew_while_the_old_one_is_set_up_is_set_up_too(bench: Bench
     until_policy_is_asked_for(bench)
     done = program(bench)
     make_anew(bench)
-    bench._kernel_events()
+    bench.heard()
     bench.tell(done)
     assert bench.kernel.read_sysctl(PROXY_ARP) == "1"
     assert bench.metrics("web") == [1024]
@@ -80,8 +80,7 @@ def test_a_link_whose_end_nobody_told_is_known_by_its_index(bench: Bench, news: 
     bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
     assert bench.metrics("web") == [1024]
     make_anew(bench)
-    while not bench.events._queue.empty():  # an overrun: none of it is heard
-        bench.events._queue.get()
+    bench.events.drain()  # an overrun: none of it is heard
     link = bench.kernel.link(HOST)
     assert isinstance(link, Link)
     if news == "event":

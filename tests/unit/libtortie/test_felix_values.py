@@ -30,6 +30,10 @@ WRONG: dict[str, Any] = {
     "policyGateTimeout": "-1s",
     "policyGateOnTimeout": "Wait",
     "interfacePrefix": "tap",
+    "vxlanMTU": 575,
+    "vxlanMTUV6": 1279,
+    "vxlanPort": 1 << 16,
+    "vxlanVNI": 1 << 24,
     "ipv4NormalRoutePriority": 512,
     "ipv4ElevatedRoutePriority": 512,
 }
@@ -61,6 +65,7 @@ def test_the_agent_names_the_same_and_goes_on_without(field: str) -> None:
     assert told == [one.removeprefix("spec.") for one in problems(spec)]
     assert told
     assert found.host == effective([]).host
+    assert found.tunnel == effective([]).tunnel
 
 
 def test_what_can_be_obeyed_is_nothing_to_tell() -> None:
@@ -78,6 +83,10 @@ def test_what_can_be_obeyed_is_nothing_to_tell() -> None:
         "policyGateTimeout": "500ms",
         "policyGateOnTimeout": "Hold",
         "interfacePrefix": "cali,tap",
+        "vxlanMTU": 576,
+        "vxlanMTUV6": 1280,
+        "vxlanPort": 0,
+        "vxlanVNI": (1 << 24) - 1,
         "ipv6NormalRoutePriority": 600,
         "reportingInterval": "0s",
     }
