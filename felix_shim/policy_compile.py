@@ -182,7 +182,7 @@ def _ports(
 
 def in_nets(side: Side, version: int, nets: tuple[str, ...], *, negated: bool = False) -> Match:
     """An end's address is in one of these networks, or in none. Several, unless they are all hosts,
-    are a set of their own: see `docs/adr/0028`."""
+    are a set of their own: see `docs/adr/0020`."""
     hosts = "/32" if version == 4 else "/128"
     if len(nets) == 1 or all(net.endswith(hosts) for net in nets):
         return InNets(side, version, nets, negated)

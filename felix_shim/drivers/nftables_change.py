@@ -87,7 +87,7 @@ def stages(before: PolicySet, after: PolicySet) -> tuple[PolicySet, ...]:
 
     Sets with networks or ranges of ports that rules will look into come before those rules: what
     the kernel adds to such a set in a transaction is found only when the transaction is over, a
-    moment after its rules are in force (`docs/adr/0028`).
+    moment after its rules are in force (`docs/adr/0020`).
     """
     keys = touched(before.sets, after.sets)
     new = {
