@@ -33,7 +33,6 @@ from felix_shim.chores import Identity
 from felix_shim.cluster import followed
 from felix_shim.cni_server import CNIServer, take_lock
 from felix_shim.collector import Collector, DeletedVMs
-from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig, load_config
 from felix_shim.courtesy import Courtesy
 from felix_shim.crew import Crew
@@ -45,7 +44,6 @@ from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
-from felix_shim.jsonlog import JsonLog, LoggingBridge, open_log
 from felix_shim.kube_events import NodeEvents
 from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
@@ -72,8 +70,10 @@ from ipam.annals import Annals
 from ipam.attempts import DEFAULT_RETRY, Attempts
 from ipam.client import IPAMClient
 from ipam.gc import Means
+from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
+from libtortie.jsonlog import JsonLog, LoggingBridge, open_log
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns

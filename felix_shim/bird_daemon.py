@@ -19,9 +19,9 @@ from felix_shim.crew import Crew
 from felix_shim.drivers.bird import CONFIG_MODE, Bird
 from felix_shim.events import Event
 from felix_shim.export_watch import ExportWatch
-from felix_shim.jsonlog import Log
 from felix_shim.sources import RaisesSource
 from libtortie.errors import TortieError, Unavailable
+from libtortie.jsonlog import Log
 from libtortie.kube.port import KubeClient
 from libtortie.linux.port import Kernel
 from libtortie.metrics import Gauge, Metric, Readings

@@ -19,11 +19,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from felix_shim.complaint import Complaint
 from felix_shim.events import BgpTold, Event
-from felix_shim.jsonlog import Log
 from felix_shim.wanted import Wanted
+from libtortie.complaint import Complaint
 from libtortie.errors import NotFound, TortieError, Unavailable, first_line
+from libtortie.jsonlog import Log
 from libtortie.kube.objects import Api, KubeObject
 from libtortie.kube.port import KubeReader
 

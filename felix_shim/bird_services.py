@@ -19,11 +19,11 @@ from typing import ClassVar, TypeVar
 from pydantic import Field
 
 from felix_shim.bird_passwords import REFUSED_SECONDS
-from felix_shim.complaint import Complaint
 from felix_shim.events import BgpTold, Event, ServiceAddress
-from felix_shim.jsonlog import Log
 from felix_shim.sources import Listener
+from libtortie.complaint import Complaint
 from libtortie.errors import TortieError, Unavailable
+from libtortie.jsonlog import Log
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import Api, KubeObject, View
 from libtortie.kube.port import Applied, Gone, KubeClient

@@ -22,7 +22,6 @@ from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES
 from felix_shim.events import BgpTold, Done, RaisesSeen, ServiceAddress
 from felix_shim.exchange import exchange
 from felix_shim.herald import tidings
-from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
@@ -35,6 +34,7 @@ from felix_shim.roster import Local
 from felix_shim.state import Memory, Remembered
 from felix_shim.surroundings import Surroundings
 from felix_shim.world import World
+from libtortie.jsonlog import Log
 from libtortie.model.keys import Key
 from libtortie.model.policy import PortRange
 

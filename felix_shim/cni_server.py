@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from cni_plugin.frame import OtherVersion, Request, Response, encode_response, read_request
-from felix_shim.jsonlog import Log
 from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
+from libtortie.jsonlog import Log
 
 LIMIT = 64
 BACKLOG = 512

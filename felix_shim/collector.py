@@ -17,13 +17,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from felix_shim.complaint import Complaint
-from felix_shim.jsonlog import Log
 from ipam.gc import GRACE_SECONDS, Collected, Means, Memory, Outcome, collect
 from ipam.gc_cluster import kube_name
 from ipam.vm_handles import VMHandle, read_vm_handles
+from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore
 from libtortie.errors import TortieError, first_line
+from libtortie.jsonlog import Log
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import VirtualMachine
 from libtortie.kube.port import Applied, KubeClient

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from felix_shim.jsonlog import Log
+from libtortie.jsonlog import Log
 
 
 @dataclass(slots=True)

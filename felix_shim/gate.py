@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint, EndpointId
+from libtortie.jsonlog import Log
 from libtortie.metrics import Counter, Metric
 from libtortie.model.felix_values import OnTimeout
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from felix_shim.complaint import Complaint
 from felix_shim.drivers.conntrack import Copy, Outcome, Table, portable
 from felix_shim.exchange import Exchange, Wish
-from felix_shim.jsonlog import Log
 from felix_shim.model import EndpointId
 from felix_shim.peer_messages import Batch, End, Message, Refused, Request, batches
 from felix_shim.peers import Link, Spawn
+from libtortie.complaint import Complaint
 from libtortie.deadline import Deadline
 from libtortie.errors import Malformed, TortieError, Unauthorized, Unavailable, first_line
+from libtortie.jsonlog import Log
 from libtortie.linux.flows import Flow
 from libtortie.metrics import Counter, Metric
 

@@ -15,11 +15,11 @@ from functools import partial
 from ipaddress import IPv4Address
 
 from felix_shim.exchange import Wish
-from felix_shim.jsonlog import Log
 from felix_shim.model import EndpointId
 from felix_shim.peer_messages import End, Moved
 from felix_shim.peers import Link, Spawn
 from libtortie.errors import Malformed, TortieError, first_line
+from libtortie.jsonlog import Log
 from libtortie.model.ipam import IPAddress
 
 LATE_SECONDS = 10.0

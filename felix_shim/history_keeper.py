@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast
 
-from felix_shim.complaint import Complaint
-from felix_shim.jsonlog import Log
 from felix_shim.model import EndpointId
+from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore
 from libtortie.errors import TortieError, Unavailable, first_line
 from libtortie.history import pruned
 from libtortie.history_spool import Spool
+from libtortie.jsonlog import Log
 from libtortie.model.history import Fact, Step, What
 from libtortie.model.ipam import IPAddress
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import yaml
 from pydantic import Field
 
-from felix_shim.jsonlog import Log
 from libtortie import go_yaml
 from libtortie.errors import NotFound, TortieError, Unavailable, first_line
+from libtortie.jsonlog import Log
 from libtortie.kube.objects import Api, KubeNode, KubeObject, NodeStatus
 from libtortie.kube.port import KubeClient, KubeReader, PatchType
 from libtortie.model.ipam import IPAddress

@@ -15,18 +15,18 @@ from pathlib import Path
 from felix_shim import health
 from felix_shim.bird_daemon import bird_metrics, export_watch
 from felix_shim.cni_server import CNIServer
-from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig
 from felix_shim.crew import Crew
 from felix_shim.drivers.nftables_counters import ForgedFrames
 from felix_shim.health import Vitals, Watched
 from felix_shim.inbox import Inbox
-from felix_shim.jsonlog import JsonLog
 from felix_shim.migration import RAISED
 from felix_shim.owners import OwnerKeeper
 from felix_shim.roster import Roster
 from felix_shim.telemetry import Telemetry
+from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore
+from libtortie.jsonlog import JsonLog
 from libtortie.kube.client import HttpKubeClient
 from libtortie.metrics import Gauge, Metric, Readings
 from libtortie.model.keys import Kind, ResourceKey

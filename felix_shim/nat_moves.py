@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 
-from felix_shim.jsonlog import Log
 from felix_shim.migration import RAISED, State
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.roster import Local
+from libtortie.jsonlog import Log
 from libtortie.metrics import Counter, Metric
 from libtortie.model.ipam import IPAddress
 from libtortie.model.resources import IPPool

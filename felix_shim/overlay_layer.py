@@ -10,12 +10,12 @@ from felix_shim.addresses import uplink_mtu
 from felix_shim.cluster import BLOCKS
 from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.events import Event
-from felix_shim.jsonlog import Log
 from felix_shim.overlay import Overlay
 from felix_shim.overlay_mtu import MtuFile
 from felix_shim.overlay_source import BlocksSource
 from felix_shim.sources import StoreSource
 from libtortie.datastore.port import Datastore
+from libtortie.jsonlog import Log
 from libtortie.linux.port import Kernel
 from libtortie.linux.tunnel import TunnelKernel
 

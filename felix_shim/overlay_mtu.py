@@ -13,11 +13,11 @@ from pathlib import Path
 
 from cni_plugin.durable import replace_file
 from felix_shim.cluster import FELIX, POOLS, Cluster
-from felix_shim.jsonlog import Log
 from felix_shim.overlay import Overlay
 from felix_shim.overlay_places import overlay_pools
 from felix_shim.overlay_settings import TunnelSettings
 from libtortie.datastore.port import Datastore
+from libtortie.jsonlog import Log
 
 
 def workload_mtu(underlay: int, settings: TunnelSettings, versions: Iterable[int]) -> int:

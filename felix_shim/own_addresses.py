@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from felix_shim.cluster import FELIX, NODES, POOLS
-from felix_shim.complaint import Complaint
 from felix_shim.events import Event, Listed, Stored, Unstored
-from felix_shim.jsonlog import Log
 from ipam.attempts import Attempts
 from ipam.client import IPAMClient
 from ipam.tunnels import Ensured, ensure_tunnel_addresses
+from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore
 from libtortie.errors import NotFound, TortieError, first_line
+from libtortie.jsonlog import Log
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import FelixConfiguration, FelixConfigurationSpec
 

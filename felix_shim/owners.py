@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from felix_shim.jsonlog import Log
 from felix_shim.model import EndpointId
 from ipam.client import Retry
 from libtortie.errors import MigrationRefused, NotFound, OwnerMismatch, TortieError, first_line
+from libtortie.jsonlog import Log
 from libtortie.model.ipam import Owner
 
 FIRST_DELAY = 0.1

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from felix_shim.complaint import Complaint
-from felix_shim.jsonlog import Log
+from libtortie.complaint import Complaint
 from libtortie.errors import Malformed, Unauthorized, Unavailable, first_line
+from libtortie.jsonlog import Log
 
 EARLY_SECONDS = 7 * 86400.0
 """From how long before its end a certificate's expiry is told; a third of its life if shorter."""

@@ -19,11 +19,11 @@ from felix_shim.events import CutOver
 from felix_shim.exchange import Exchange, Wish
 from felix_shim.hand_over import HandOver
 from felix_shim.herald import Herald, Tidings
-from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.peer_credentials import Credentials
 from felix_shim.peers import Link, PeerServer, dial
 from libtortie.errors import KernelError, TortieError, first_line
+from libtortie.jsonlog import Log
 from libtortie.linux.conntrack import Conntrack
 from libtortie.metrics import Gauge, Metric, Readings
 from libtortie.model.ipam import IPAddress

@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from felix_shim.complaint import Complaint
-from felix_shim.jsonlog import Log
 from felix_shim.peer_credentials import Credentials, peer_name
 from felix_shim.peer_messages import (
     HEADER,
@@ -37,7 +35,9 @@ from felix_shim.peer_messages import (
     encode,
     parse_header,
 )
+from libtortie.complaint import Complaint
 from libtortie.errors import Malformed, TortieError, Unauthorized, Unavailable, first_line
+from libtortie.jsonlog import Log
 from libtortie.model.ipam import IPAddress
 
 DEFAULT_PORT = 9199

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cni_plugin.kubeconfig import keep
-from felix_shim.complaint import Complaint
-from felix_shim.jsonlog import Log
+from libtortie.complaint import Complaint
 from libtortie.errors import TortieError, first_line
+from libtortie.jsonlog import Log
 from libtortie.kube.config import KubeConfig
 from libtortie.kube.credentials import load
 from libtortie.metrics import Gauge

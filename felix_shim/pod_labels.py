@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from felix_shim.cluster import ENDPOINTS
-from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig
 from felix_shim.crew import Crew
 from felix_shim.events import Event, Listed, Stored, Unstored
-from felix_shim.jsonlog import Log
 from felix_shim.sources import Listener
+from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import Conflict, NotFound, TortieError, first_line
+from libtortie.jsonlog import Log
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import Pod
 from libtortie.kube.port import Applied, Gone, KubeClient

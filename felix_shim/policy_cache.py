@@ -19,10 +19,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from cni_plugin.durable import read_file, replace_file
-from felix_shim.complaint import Complaint
-from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject
+from libtortie.complaint import Complaint
 from libtortie.errors import first_line
+from libtortie.jsonlog import Log
 
 FORMAT = 1
 PAUSE_SECONDS = 0.1

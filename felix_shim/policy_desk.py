@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface, ip_network
 
 from felix_shim.events import InSync, Listed, Seen, Stored, Unstored, Vanished
-from felix_shim.jsonlog import Log
 from felix_shim.kube_desk import KubeDesk
 from felix_shim.model import Endpoint
 from felix_shim.policy import EndpointPolicy, PolicySet, compile_endpoint, policy_set
@@ -30,6 +29,7 @@ from felix_shim.surroundings import NOTHING_AROUND, NodeRules, Surroundings
 from felix_shim.unreadable_sets import Unreadable
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput
+from libtortie.jsonlog import Log
 from libtortie.model.keys import Key, Kind, ResourceKey, Scope
 from libtortie.model.names import ORCHESTRATOR_K8S
 from libtortie.model.policy import (

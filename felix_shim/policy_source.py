@@ -11,16 +11,16 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from felix_shim.complaint import Complaint
 from felix_shim.config import NodeConfig
 from felix_shim.crew import Crew
 from felix_shim.events import InSync, Seen, Vanished
-from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import PolicyObject, followed_kinds
 from felix_shim.policy_cache import PolicyCache
 from felix_shim.sources import Listener, Post
 from felix_shim.state import boot_id
+from libtortie.complaint import Complaint
 from libtortie.errors import TortieError
+from libtortie.jsonlog import Log
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.follow import follow
 from libtortie.kube.port import Applied, Gone, KubeClient, NotServed

@@ -41,7 +41,6 @@ from felix_shim.events import (
 )
 from felix_shim.gate import Gate, Standing
 from felix_shim.inbox import Inbox
-from felix_shim.jsonlog import Log
 from felix_shim.migration import (
     RAISED,
     Action,
@@ -65,6 +64,7 @@ from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
 from felix_shim.world import World
+from libtortie.jsonlog import Log
 from libtortie.linux.port import IPNetwork
 from libtortie.metrics import Metric
 

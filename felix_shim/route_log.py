@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from felix_shim.drivers.routetable import Outcome
-from felix_shim.jsonlog import Log
 from felix_shim.migration import RAISED
 from felix_shim.roster import Local
 from felix_shim.settings import Settings
+from libtortie.jsonlog import Log
 from libtortie.linux.port import Route
 
 NOTHING: Mapping[str, object] = MappingProxyType({})

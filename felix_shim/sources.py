@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from felix_shim.cluster import POLICY_SCOPES
-from felix_shim.complaint import Complaint
 from felix_shim.drivers.routetable import is_learned
 from felix_shim.events import (
     Done,
@@ -31,12 +30,13 @@ from felix_shim.events import (
     Unstored,
     Vanished,
 )
-from felix_shim.jsonlog import Log
 from felix_shim.outlets import BIRD
 from felix_shim.routes import is_ours
 from felix_shim.wanted import Wanted
+from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore, Listing, Put, Watch
 from libtortie.errors import Compacted, NotFound, TortieError, Unavailable, first_line
+from libtortie.jsonlog import Log
 from libtortie.kube.follow import follow
 from libtortie.kube.objects import KubeObject
 from libtortie.kube.port import Applied, Bookmark, Gone, KubeClient

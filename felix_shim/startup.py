@@ -33,7 +33,6 @@ from felix_shim.addresses import (
 from felix_shim.claims import label_claims
 from felix_shim.config import NONE, NodeConfig
 from felix_shim.ensure import ensure
-from felix_shim.jsonlog import Log
 from felix_shim.kube_node import ClusterFacts, cluster_facts, internal_ips
 from felix_shim.node import AddressTakenError, NodeFacts, claim, register, write_files
 from felix_shim.overlay_mtu import stored_mtu
@@ -49,6 +48,7 @@ from libtortie.errors import (
     Unavailable,
     first_line,
 )
+from libtortie.jsonlog import Log
 from libtortie.kube.port import KubeReader
 from libtortie.linux.port import IPNetwork, Kernel
 from libtortie.model.ipam import IPAddress, IPAMConfig

@@ -12,13 +12,13 @@ from datetime import datetime
 from felix_shim.config import NodeConfig
 from felix_shim.crew import Crew
 from felix_shim.history_keeper import HistoryKeeper
-from felix_shim.jsonlog import JsonLog
 from felix_shim.kube_events import COMPONENT, NodeEvents
 from felix_shim.kube_node import NodeCondition
 from ipam.annals import Annals
 from libtortie.datastore.port import Datastore
 from libtortie.events import EventSender
 from libtortie.history_spool import Spool
+from libtortie.jsonlog import JsonLog
 from libtortie.kube.client import HttpKubeClient
 
 Now = Callable[[], datetime]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from felix_shim.jsonlog import Log
 from libtortie.errors import TortieError
+from libtortie.jsonlog import Log
 
 STEP_SECONDS = 1.0
 STUCK_SECONDS = 300.0

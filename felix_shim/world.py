@@ -40,7 +40,6 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.extras import Wishes
-from felix_shim.jsonlog import Log
 from felix_shim.kube_entries import Heard, PolicyObject
 from felix_shim.migration import Facts
 from felix_shim.model import Endpoint, same_sandbox, same_wire
@@ -54,6 +53,7 @@ from felix_shim.settings import Settings
 from felix_shim.surroundings import Surroundings
 from libtortie.datastore.port import Record
 from libtortie.errors import InvalidInput, Malformed
+from libtortie.jsonlog import Log
 from libtortie.linux.port import (
     IPNetwork,
     Link,

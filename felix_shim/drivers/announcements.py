@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 
 from felix_shim.events import Sign
 from felix_shim.frames import classify, mac_bytes
-from felix_shim.jsonlog import Log
 from felix_shim.model import EndpointId, SignKind
 from felix_shim.packet_filter import NOTHING, Instruction, assemble, program
+from libtortie.jsonlog import Log
 from libtortie.model.ipam import IPAddress
 
 MUTE_SECONDS = 0.1

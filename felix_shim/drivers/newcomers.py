@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from felix_shim.drivers.conntrack import Table, forget
-from felix_shim.jsonlog import Log
 from felix_shim.model import Endpoint, EndpointId
+from libtortie.jsonlog import Log
 from libtortie.model.ipam import IPAddress
 
 Held = tuple[EndpointId, str, IPAddress]

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 
-from felix_shim.jsonlog import Log
 from felix_shim.overlay import DEVICES, Device, Overlay, Vtep, is_overlay
 from libtortie.errors import KernelError, NotFound
+from libtortie.jsonlog import Log
 from libtortie.linux.port import MAIN_TABLE, Kernel, Route
 from libtortie.linux.tunnel import TunnelKernel, VxlanLink
 from libtortie.model.ipam import IPAddress

@@ -19,13 +19,13 @@ from felix_shim.courtesy import Courtesy
 from felix_shim.gate import Gate
 from felix_shim.hand_over import HandOver
 from felix_shim.inbox import Inbox
-from felix_shim.jsonlog import NullLog
 from felix_shim.monitor import gauges
 from felix_shim.owners import OwnerKeeper
 from felix_shim.peering import peer_metrics
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.roster import Roster
 from felix_shim.telemetry import Telemetry
+from libtortie.jsonlog import NullLog
 from libtortie.metrics import Metric
 from migration_proxy.daemon import readings
 from migration_proxy.telemetry import Speed

@@ -16,8 +16,8 @@ import pytest
 
 from felix_shim.drivers.announcements import MUTE_SECONDS, Announcements, Watched
 from felix_shim.events import Sign
-from felix_shim.jsonlog import NullLog
 from felix_shim.model import EndpointId, SignKind
+from libtortie.jsonlog import NullLog
 from libtortie.linux.netns import Netns, enter
 from tests.fakes import frames
 from tests.fakes.fresh_names import fresh_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from felix_shim.complaint import Complaint
+from libtortie.complaint import Complaint
 from libtortie.errors import Unavailable
 from tests.fakes.agent_world import RecordingLog
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from felix_shim.history_keeper import REFUSED_SECONDS, TROUBLE_SECONDS, HistoryKeeper, step_of
-from felix_shim.jsonlog import JsonLog
 from felix_shim.migration_table import Input, State
 from felix_shim.model import EndpointId
 from libtortie.datastore.memory import MemoryDatastore
@@ -19,6 +18,7 @@ from libtortie.datastore.port import Record, Value
 from libtortie.errors import TortieError, Unauthorized, Unavailable
 from libtortie.history import history, migrations, record_name
 from libtortie.history_spool import Spool
+from libtortie.jsonlog import JsonLog
 from libtortie.model.history import Fact, Facts, Step, What
 from libtortie.model.keys import History, HistoryKey, Key
 from tests.fakes.agent_world import RecordingLog

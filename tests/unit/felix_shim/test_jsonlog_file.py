@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from felix_shim.jsonlog import open_log
+from libtortie.jsonlog import open_log
 
 
 @pytest.mark.parametrize(

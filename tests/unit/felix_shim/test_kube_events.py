@@ -14,12 +14,12 @@ import pytest
 
 from felix_shim import notices
 from felix_shim.endpoints import parse_endpoint
-from felix_shim.jsonlog import JsonLog
 from felix_shim.kube_events import CLOSED_REASON, REASON, NodeEvents
 from felix_shim.migration_table import Input, State
 from felix_shim.model import Endpoint
 from felix_shim.notices import wording
 from libtortie.events import EventSender, KubeEvent
+from libtortie.jsonlog import JsonLog
 from libtortie.model.resources import WorkloadEndpoint
 from tests.fakes.agent_world import NAMESPACE, VMI_UID, RecordingLog, endpoint_record
 from tests.fakes.kube import FakeKube

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from felix_shim import telemetry
-from felix_shim.jsonlog import JsonLog
 from felix_shim.migration import Machine, State, why_dropped
 from felix_shim.model import EndpointId
 from felix_shim.telemetry import Telemetry
+from libtortie.jsonlog import JsonLog
 from libtortie.metrics import exposition
 
 VM = EndpointId("team", "virt-launcher-a")
