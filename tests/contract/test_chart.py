@@ -37,6 +37,7 @@ GUARDED = 'metrics.tokenSecret="m"'
 OVERLAY = 'pools.ipv4.vxlanMode="Always"'
 CASES = (
     (),
+    (OVERLAY,),
     ("bird.ownPods=false",),
     ("bird.enabled=false",),
     (GUARDED, "metrics.serviceMonitor.enabled=true", 'metrics.serviceMonitor.labels={"a":"b"}'),
