@@ -22,6 +22,7 @@ from lab.guest_store import KINDS, PACKET
 from lab.interrupts import interruptible, uninterrupted
 from lab.measure import Wish
 from lab.nodes import PLACES, in_netns, in_node
+from lab.seed import NEVER, VXLAN_MODES
 from lab.state import StateDir, active_root, lab_lock
 from lab.status import render_status
 from lab.teardown import tear_down
@@ -76,14 +77,21 @@ for command in (apiserver, vm, vmi, pod, kubectl):
     help="Where the nodes keep their data: one file, or the lab's API server.",
 )
 @click.option("--guest", type=click.Choice(KINDS), default=PACKET, show_default=True, help=GUEST)
+@click.option(
+    "--vxlan",
+    type=click.Choice(VXLAN_MODES),
+    default=NEVER,
+    show_default=True,
+    help="Whether the VMs' pool is in the overlay; nodes speak BGP either way.",
+)
 @click.pass_obj
 @reported
-def up(state: StateDir, nodes: int, convergence: str, datastore: str, guest: str) -> None:
+def up(state: StateDir, /, *, nodes: int, convergence: str, **choices: str) -> None:
     """Start the lab."""
     with lab_lock(), interruptible():
         make_way(state)
         try:
-            bring_up(state, nodes, convergence, click.echo, datastore=datastore, guest=guest)
+            bring_up(state, nodes, convergence, click.echo, **choices)
         except BaseException:
             with uninterrupted():
                 _last_words(state)

@@ -63,6 +63,7 @@ def bring_up(
     *,
     datastore: str = SQLITE,
     guest: str = PACKET,
+    vxlan: str = seed.NEVER,
 ) -> Topology:
     """Start a lab and return when pods can be made; `make_way` comes before.
 
@@ -70,7 +71,7 @@ def bring_up(
     """
     topology = plan_topology(node_count)
     made = missing_mount_points()
-    record = LabRecord(node_count, convergence, made, datastore=datastore, guest=guest)
+    record = LabRecord(node_count, convergence, made, datastore=datastore, guest=guest, vxlan=vxlan)
     make_directories(state, record)
     tell(f"network: {len(topology.namespaces)} namespaces")
     apply_topology(topology)
@@ -185,7 +186,7 @@ def fill_datastore(state: StateDir, record: LabRecord) -> None:
     """Pool, BGP configuration and agent settings."""
 
     def work(store: Datastore) -> None:
-        for key, resource in seed.resources(record.convergence):
+        for key, resource in seed.resources(record.convergence, record.vxlan):
             store.create(key, resource)
 
     with_store(state, record.datastore, work, create=True)

@@ -15,10 +15,12 @@ from libtortie.model.resources import Resource, parse_resource
 from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE
 
 ResourceSeed = tuple[ResourceKey, Resource]
+NEVER, ALWAYS, CROSS_SUBNET = VXLAN_MODES = ("Never", "Always", "CrossSubnet")
 
 
-def resources(convergence: str) -> tuple[ResourceSeed, ...]:
-    """Pool, BGP and agent settings. `convergence` is a Go duration such as `8s`."""
+def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
+    """Pool, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
+    pool's `vxlanMode`."""
     specs: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
         (Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": True, "clusterType": "k8s,bgp"}),
         (
@@ -29,7 +31,7 @@ def resources(convergence: str) -> tuple[ResourceSeed, ...]:
                 "blockSize": names.BLOCK_SIZE,
                 "natOutgoing": False,
                 "ipipMode": "Never",
-                "vxlanMode": "Never",
+                "vxlanMode": vxlan,
                 "nodeSelector": "all()",
                 "allowedUses": ["Workload", "Tunnel"],
             },

@@ -64,6 +64,7 @@ class LabRecord:
     checkout: str = str(CHECKOUT)
     datastore: str = "sqlite"
     guest: str = "packet"
+    vxlan: str = "Never"
 
 
 _RECORD = TypeAdapter(LabRecord)
