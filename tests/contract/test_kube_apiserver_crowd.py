@@ -21,23 +21,23 @@ from libtortie.kube.port import Applied, Gone
 from tests.fakes.objects import named
 
 PODS = "/api/v1/namespaces/default/pods"
-KEPT = "/apis/crd.projectcalico.org/v1/ipreservations"
+COUNTED = "/api/v1/namespaces/default/configmaps"
 
 
 def test_no_update_is_lost(client: HttpKubeClient) -> None:
     """Optimistic concurrency: 4 writers, 25 increments each, counted by compare-and-swap."""
-    client.raw("POST", KEPT, named("b", spec={"n": 0}))
+    client.raw("POST", COUNTED, named("b", data={"n": "0"}))
     met = threading.Barrier(4)
 
     def increment(number: int) -> int:
         retries = 0
         while True:
-            body = client.raw("GET", f"{KEPT}/b")
+            body = client.raw("GET", f"{COUNTED}/b")
             if number < 4 and not retries:
                 met.wait(60)  # all four have read the same
-            body["spec"] = {"n": body["spec"]["n"] + 1}
+            body["data"] = {"n": str(int(body["data"]["n"]) + 1)}
             try:
-                client.raw("PUT", f"{KEPT}/b", body)
+                client.raw("PUT", f"{COUNTED}/b", body)
             except Conflict:
                 retries += 1
             else:
@@ -45,7 +45,7 @@ def test_no_update_is_lost(client: HttpKubeClient) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         retries = sum(pool.map(increment, range(100)))
-    assert client.raw("GET", f"{KEPT}/b")["spec"] == {"n": 100}
+    assert client.raw("GET", f"{COUNTED}/b")["data"] == {"n": "100"}
     assert retries >= 3  # of the four that met, one was first
 
 
