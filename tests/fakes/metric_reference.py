@@ -20,6 +20,7 @@ from felix_shim.gate import Gate
 from felix_shim.hand_over import HandOver
 from felix_shim.inbox import Inbox
 from felix_shim.monitor import gauges
+from felix_shim.nat_moves import NatMoves
 from felix_shim.owners import OwnerKeeper
 from felix_shim.peering import peer_metrics
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
@@ -49,6 +50,7 @@ def of_agent() -> tuple[Metric, ...]:
         *peer_metrics(lambda: 0.0, lambda: 0.0),
         KubeconfigKeeper(Path("/none"), NOBODY, NullLog()).metric(),
         *Courtesy().metrics(),
+        *NatMoves(NullLog(), NOBODY).metrics(),
     )
 
 

@@ -39,6 +39,7 @@ OF_AGENT = [
     ("Role", "tortie-node"),
     ("ClusterRole", "tortie-node-datastore"),
 ]
+HISTORY = ("ClusterRole", "tortie-node-history")
 OF_PLUGIN = [("ClusterRole", "tortie-cni"), ("ClusterRole", "tortie-cni-datastore")]
 PASSWORD = {"secretKeyRef": {"name": "bgp", "key": "tor"}}
 POD, SHUT = "web", "shut"
@@ -287,7 +288,7 @@ def test_what_they_may_do_is_what_they_do(either: Site) -> None:
     for program in ("tortie-cni", "tortie") if node.group is Group.V3 else ("tortie-cni",):
         node.exercise(program)
     node.use_all("tortie-cni", OF_PLUGIN, "cni")
-    node.use_all("tortie-node", OF_AGENT, "node")
+    node.use_all("tortie-node", [*OF_AGENT, HISTORY], "node")
     assert node.refused() == set()
 
 
@@ -332,6 +333,17 @@ def test_an_agent_without_one_of_its_rules_says_which_and_takes_nothing_down(nod
         node.start()
         until("all stands", lambda: node.standing() == before)
     assert not any(address in line for line in gone() for address in node.addresses.values())
+
+
+def test_an_agent_that_may_not_write_the_history_says_so_and_serves(node: Site) -> None:
+    node.start()
+    node.furnish()
+    node.pods()
+    told = len(node.lines())
+    with node.without(*HISTORY, 0) as rule:
+        node.well(node.add(POD))
+        until(f"{rule} is named", partial(node.told, rule, told))
+        node.well(node.take(POD))
 
 
 def test_a_call_without_one_of_its_rules_says_which_and_leaves_nothing(node: Site) -> None:
