@@ -144,9 +144,14 @@ class Bird:
             raise Unavailable(f"cannot run {self._binary}: {error}") from error
 
     def restart_gracefully(self) -> None:
-        """End BIRD in a way that its peers, as the kernel, keep its routes for the next one."""
+        """End BIRD in a way that its peers, as the kernel, keep its routes for the next one.
+
+        It returns once BIRD has ended: the last that goes is its control socket, and before that
+        the file that has the next one recover. Raises `Unavailable`.
+        """
         self._ask("graceful restart")
-        self._pid.touch()  # the next one recovers
+        self._await(lambda: not self.alive(), "did not end")
+        self._pid.touch()
 
     def _from_peers(
         self, addresses: Collection[IPAddress], condition: str
