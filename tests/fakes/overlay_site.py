@@ -149,6 +149,19 @@ class OverlayNode(CalledNode):
         command = ["nsenter", f"--net={self.sandbox(pod)}", "ping", "-n", "-c1", f"-W{seconds}"]
         return subprocess.run([*command, address], check=False, capture_output=True).returncode == 0
 
+    def picture(self) -> str:
+        """What decides on the way of packets here, for who reads a failure."""
+        looks = (
+            "ip route show table all", "ip -6 route show", "ip route show cache", "ip neigh",
+            "ip -s link", "nft list table inet tortie", "nstat -az",
+        )  # fmt: skip
+        found = [f"== {self.node}"]
+        for look in looks:
+            command = ["ip", "netns", "exec", self.name, *look.split()]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            found.append(f"-- {look}\n{done.stdout}{done.stderr}")
+        return "\n".join([*found, *map(str, self.lines()[-80:])])
+
     def kill(self) -> None:
         """kill -9, and start again; waits until it serves."""
         assert self.stop(signal.SIGKILL) == -9
@@ -276,11 +289,18 @@ class OverlaySite:
         self.world.put_launcher(SOURCE)
         self.nodes[0].say_vm_runs_on("n0")
         self.addresses = self.nodes[0].attach_pod(SOURCE)
+        clients: list[str] = []
         for node in self.nodes:
             self.world.put_pod(f"client-{node.node}")
-            node.attach_pod(f"client-{node.node}")
+            clients += node.attach_pod(f"client-{node.node}")
         for address in self.addresses:
             until("n0 has the VM", partial(self._is_at_home, address))
+        # Each node knows the way to every other's block, however the test then holds it up.
+        for address in (*clients, *self.addresses):
+            until(f"{address} is reached by all", partial(self._is_reached, address))
+
+    def _is_reached(self, address: str) -> bool:
+        return all(self.answers(address))
 
     def _has_tunnels(self, version: int) -> bool:
         return len(self.tunnels(version)) == 3
@@ -340,6 +360,18 @@ class OverlaySite:
         """Whether the VM answers a client on each node."""
         wanted = address or self.address_of_vm
         return [node.pings(f"client-{node.node}", wanted) for node in self.nodes]
+
+
+@contextmanager
+def explained(site: OverlaySite, address: str) -> Iterator[None]:
+    """A failure says which way packets go, and what each node's kernel and agent know."""
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(f"{site.ways(address)}, answered: {site.answers(address)}")
+        for node in site.nodes:
+            error.add_note(node.picture())
+        raise
 
 
 _POOLS = {4: ("pool", "10.65.0.0/24", 26), 6: ("pool6", "fd65::/112", 122)}

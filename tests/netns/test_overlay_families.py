@@ -16,7 +16,15 @@ from libtortie.model.keys import Kind
 from tests.fakes import frames
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import DEADLINE, until
-from tests.fakes.overlay_site import DEVICE, SOURCE, TARGET, OverlayNode, OverlaySite, Shape
+from tests.fakes.overlay_site import (
+    DEVICE,
+    SOURCE,
+    TARGET,
+    OverlayNode,
+    OverlaySite,
+    Shape,
+    explained,
+)
 
 pytestmark = pytest.mark.root
 BACK = "virt-launcher-db-2"
@@ -42,8 +50,9 @@ def build(tmp_path: Path) -> Iterator[Callable[[Shape], OverlaySite]]:
 def ways(site: OverlaySite, wanted: list[str]) -> None:
     """By every address of the VM each node leads there, and it answers by each of them."""
     for address in site.addresses:
-        until(f"{address} is led to {wanted}", partial(_leads, site, address, wanted))
-        until(f"{address} answers everybody", partial(_answers, site, address))
+        with explained(site, address):
+            until(f"{address} is led to {wanted}", partial(_leads, site, address, wanted))
+            until(f"{address} answers everybody", partial(_answers, site, address))
 
 
 def _leads(site: OverlaySite, address: str, wanted: list[str]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import until
-from tests.fakes.overlay_site import SOURCE, TARGET, OverlaySite, Shape
+from tests.fakes.overlay_site import SOURCE, TARGET, OverlaySite, Shape, explained
 
 pytestmark = pytest.mark.root
 
@@ -29,8 +29,9 @@ def site(tmp_path: Path) -> Iterator[OverlaySite]:
 def ways(site: OverlaySite, wanted: list[str]) -> None:
     """By every address of the VM each node leads there, and it answers by each of them."""
     for address in site.addresses:
-        until(f"{address} is led to {wanted}", partial(_leads, site, address, wanted))
-        until(f"{address} answers everybody", partial(_answers, site, address))
+        with explained(site, address):
+            until(f"{address} is led to {wanted}", partial(_leads, site, address, wanted))
+            until(f"{address} answers everybody", partial(_answers, site, address))
 
 
 def _leads(site: OverlaySite, address: str, wanted: list[str]) -> bool:
