@@ -299,6 +299,9 @@ class OverlaySite:
         for address in (*clients, *self.addresses):
             until(f"{address} is reached by all", partial(self._is_reached, address))
 
+    def _leads(self, address: str, wanted: list[str]) -> bool:
+        return self.ways(address) == wanted
+
     def _is_reached(self, address: str) -> bool:
         return all(self.answers(address))
 
@@ -356,22 +359,25 @@ class OverlaySite:
         """Where each node's packets for the VM go, by its first address or this one."""
         return [node.way(address or self.address_of_vm) for node in self.nodes]
 
+    def await_ways(self, wanted: list[str]) -> None:
+        """By every address of the VM each node leads there, and it answers by each of them.
+
+        A failure says which way packets go, and what each node's kernel and agent know.
+        """
+        for address in self.addresses:
+            try:
+                until(f"{address} is led to {wanted}", partial(self._leads, address, wanted))
+                until(f"{address} answers everybody", partial(self._is_reached, address))
+            except AssertionError as error:
+                error.add_note(f"{self.ways(address)}, answered: {self.answers(address)}")
+                for node in self.nodes:
+                    error.add_note(node.picture())
+                raise
+
     def answers(self, address: str = "") -> list[bool]:
         """Whether the VM answers a client on each node."""
         wanted = address or self.address_of_vm
         return [node.pings(f"client-{node.node}", wanted) for node in self.nodes]
-
-
-@contextmanager
-def explained(site: OverlaySite, address: str) -> Iterator[None]:
-    """A failure says which way packets go, and what each node's kernel and agent know."""
-    try:
-        yield
-    except AssertionError as error:
-        error.add_note(f"{site.ways(address)}, answered: {site.answers(address)}")
-        for node in site.nodes:
-            error.add_note(node.picture())
-        raise
 
 
 _POOLS = {4: ("pool", "10.65.0.0/24", 26), 6: ("pool6", "fd65::/112", 122)}

@@ -23,7 +23,6 @@ from tests.fakes.overlay_site import (
     OverlayNode,
     OverlaySite,
     Shape,
-    explained,
 )
 
 pytestmark = pytest.mark.root
@@ -45,22 +44,6 @@ def build(tmp_path: Path) -> Iterator[Callable[[Shape], OverlaySite]]:
             return site
 
         yield make
-
-
-def ways(site: OverlaySite, wanted: list[str]) -> None:
-    """By every address of the VM each node leads there, and it answers by each of them."""
-    for address in site.addresses:
-        with explained(site, address):
-            until(f"{address} is led to {wanted}", partial(_leads, site, address, wanted))
-            until(f"{address} answers everybody", partial(_answers, site, address))
-
-
-def _leads(site: OverlaySite, address: str, wanted: list[str]) -> bool:
-    return site.ways(address) == wanted
-
-
-def _answers(site: OverlaySite, address: str) -> bool:
-    return site.answers(address) == [True] * 3
 
 
 def metrics(site: OverlaySite, number: int, pod: str, wanted: list[int]) -> None:
@@ -93,21 +76,21 @@ def test_a_vm_moves_by_all_its_addresses(
     build: Callable[[Shape], OverlaySite], shape: Shape
 ) -> None:
     site = build(shape)
-    ways(site, ["here", "n0", "n0"])
+    site.await_ways(["here", "n0", "n0"])
     site.migrate(1)
-    ways(site, ["here", "n0", "n0"])
+    site.await_ways(["here", "n0", "n0"])
     with site.full_store():
         cuts_over(site, (0, SOURCE), (1, TARGET))
-        ways(site, ["n1", "here", "n0"])  # by way of the source, which has heard of it
-    ways(site, ["n1", "here", "n1"])
+        site.await_ways(["n1", "here", "n0"])  # by way of the source, which has heard of it
+    site.await_ways(["n1", "here", "n1"])
     metrics(site, 0, SOURCE, [])
     site.succeed(1)
     metrics(site, 1, TARGET, [1024])
     site.nodes[0].done("DEL", SOURCE, SOURCE)
-    ways(site, ["n1", "here", "n1"])
+    site.await_ways(["n1", "here", "n1"])
     site.migrate(0, migration="m2", pod=BACK)
     cuts_over(site, (1, TARGET), (0, BACK))
-    ways(site, ["here", "n0", "n0"])
+    site.await_ways(["here", "n0", "n0"])
     assert [node.lines("apply_failed") for node in site.nodes] == [[]] * 3
 
 
@@ -116,20 +99,20 @@ def test_only_what_crosses_subnets_goes_through_the_tunnel(
 ) -> None:
     """A VM leaves its block's subnet and comes back to it, to another node."""
     site = build(ACROSS)
-    ways(site, ["here", "n0 directly", "n0"])
+    site.await_ways(["here", "n0 directly", "n0"])
     site.migrate(2)
-    ways(site, ["here", "n0 directly", "n0"])
+    site.await_ways(["here", "n0 directly", "n0"])
     cuts_over(site, (0, SOURCE), (2, TARGET))
-    ways(site, ["n2", "n2", "here"])
+    site.await_ways(["n2", "n2", "here"])
     site.succeed(2)
     metrics(site, 2, TARGET, [1024])
     site.nodes[0].done("DEL", SOURCE, SOURCE)
     site.migrate(1, migration="m2", pod=BACK)
-    ways(site, ["n2", "n2", "here"])
+    site.await_ways(["n2", "n2", "here"])
     with site.full_store():
         cuts_over(site, (2, TARGET), (1, BACK))
-        ways(site, ["n1 directly", "here", "n1"])  # the block's owner and the source were told
-    ways(site, ["n1 directly", "here", "n1"])
+        site.await_ways(["n1 directly", "here", "n1"])  # the block's owner and the source were told
+    site.await_ways(["n1 directly", "here", "n1"])
     metrics(site, 2, TARGET, [])
     assert [node.lines("apply_failed") for node in site.nodes] == [[]] * 3
 
@@ -141,13 +124,13 @@ def test_another_port_carries_the_overlay_and_is_closed_to_workloads(
     site.put(Kind.FELIX_CONFIGURATION, "default", vxlanPort=8472)
     for node in site.nodes:
         until(f"{node.node} has the port", partial(_listens, node, 8472))
-    ways(site, ["here", "n0", "n0"])
+    site.await_ways(["here", "n0", "n0"])
     node = site.nodes[1]
     until("the rules have it", lambda: _dropped(node) is not None)
     for port in (4789, 8472):
         before = _dropped(node) or 0
         until(f"port {port} is closed", partial(_is_closed, site, port, before))
-    ways(site, ["here", "n0", "n0"])
+    site.await_ways(["here", "n0", "n0"])
 
 
 def _listens(node: OverlayNode, port: int) -> bool:

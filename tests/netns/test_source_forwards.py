@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import until
-from tests.fakes.overlay_site import SOURCE, TARGET, OverlaySite, Shape, explained
+from tests.fakes.overlay_site import SOURCE, TARGET, OverlaySite, Shape
 
 pytestmark = pytest.mark.root
 
@@ -26,22 +26,6 @@ def site(tmp_path: Path) -> Iterator[OverlaySite]:
         yield made
 
 
-def ways(site: OverlaySite, wanted: list[str]) -> None:
-    """By every address of the VM each node leads there, and it answers by each of them."""
-    for address in site.addresses:
-        with explained(site, address):
-            until(f"{address} is led to {wanted}", partial(_leads, site, address, wanted))
-            until(f"{address} answers everybody", partial(_answers, site, address))
-
-
-def _leads(site: OverlaySite, address: str, wanted: list[str]) -> bool:
-    return site.ways(address) == wanted
-
-
-def _answers(site: OverlaySite, address: str) -> bool:
-    return site.answers(address) == [True] * 3
-
-
 def _has(site: OverlaySite, metric: int, address: str) -> bool:
     return site.nodes[1].metrics_to(TARGET, address) == [metric]
 
@@ -51,20 +35,20 @@ def test_a_node_that_has_not_heard_of_the_move_reaches_the_vm_by_its_source(
 ) -> None:
     """The third node's BIRD stands still: its packets go to the source all the time, while the
     route is raised, when it no longer is, and when the source's pod is gone."""
-    ways(site, ["here", "n0 directly", "n0 directly"])
+    site.await_ways(["here", "n0 directly", "n0 directly"])
     site.nodes[2].signal_bird(signal.SIGSTOP)
     site.migrate(1)
     site.leave(0, SOURCE)
     site.nodes[1].announce(TARGET)
     forwarded = ["n1 directly", "here", "n0 directly"]
-    ways(site, forwarded)
+    site.await_ways(forwarded)
     for address in site.addresses:
         assert _has(site, 512, address)
     site.succeed(1)
     for address in site.addresses:
         until("the route is reverted", partial(_has, site, 1024, address))
-    ways(site, forwarded)
+    site.await_ways(forwarded)
     site.nodes[0].done("DEL", SOURCE, SOURCE)
-    ways(site, forwarded)
+    site.await_ways(forwarded)
     site.nodes[2].signal_bird(signal.SIGCONT)
-    ways(site, ["n1 directly", "here", "n1 directly"])
+    site.await_ways(["n1 directly", "here", "n1 directly"])
