@@ -7,58 +7,43 @@ SIGINT), 1 an error, 2 a wrong command line.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import errno
 import os
 import signal
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 from controllers.candidate import Candidate
-from controllers.elect_options import add_election, candidate_of, check_election
+from controllers.command_line import build_parser
+from controllers.elect_options import candidate_of, check_election
 from controllers.gc import Collector, Settings
 from controllers.health import Course
 from controllers.leadership import LedStore, work_in_terms
 from controllers.metrics import PassMetrics
-from controllers.page.options import PORT, add_options, place_of
+from controllers.observed import health_of, observed
+from controllers.output import complain, drop_output, note, say, say_if_possible
 from controllers.page.problems import LastPass
 from controllers.page.read import Source
 from controllers.page.serve import page_at
+from controllers.places import METRICS, PAGE, place_of
 from ipam.annals import Annals
-from ipam.gc import CLUSTER_GRACE_SECONDS, Means
+from ipam.gc import Means
 from libtortie.client_config import Surroundings, client_config
 from libtortie.connection import Connection
 from libtortie.errors import InvalidInput, TortieError
 from libtortie.history import Direct
-from libtortie.metrics import Metric
-from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.times import parse_duration
-from libtortie.probing import Prober, answers, api_answers
-from libtortie.serving import Server
 from libtortie.serving_access import Place
-from libtortie.serving_pages import PROBES, Health, pages
 from libtortie.signals import set_on
-from libtortie.wording import DEFAULT_CONFIG, visible
 
-PLACE_FIELDS = ("host", "token_file", "cert_file", "key_file", "client_ca_file")
-PROBED = ResourceKey(Kind.CLUSTER_INFORMATION, "default")
-"""What the datastore is asked for to see whether it answers."""
 WHO = "tortie-controllers"
 API_SECONDS = 30.0
 """Longest wait for one page of a list."""
 PAGE_API_SECONDS = 10.0
 """The same for who looks at the page meanwhile."""
-EXAMPLES = """\
-examples:
-  tortie-controllers gc --once --dry-run
-  tortie-controllers gc --metrics-port 9092 --page-port 9093
-  tortie-controllers page
-  tortie-controllers page --page-host 0.0.0.0 --page-token-file /etc/tortie/page.tokens \\
-      --page-cert-file /etc/tortie/page.crt --page-key-file /etc/tortie/page.key
-"""
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -70,38 +55,52 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run; the exit status."""
     parser = build_parser()
     options = parser.parse_args(args)
-    page = place_of(parser, options)
+    page = place_of(parser, options, PAGE)
+    stop = threading.Event()
     if options.command == "page":
-        return _page(page, options)
-    if options.once and page is not None:
-        parser.error("--page-port is of what runs on: leave out --once")
-    if options.once and options.metrics_port:
-        parser.error("--metrics-port is of what runs on: leave out --once")
-    place = _place(parser, options)
+        set_on(stop, signal.SIGTERM, signal.SIGINT)
+        return _page(page, options, stop)
+    metrics = place_of(parser, options, METRICS)
     try:
         check_election(options)
     except InvalidInput as error:
         parser.error(str(error))
-    stop, passes = threading.Event(), LastPass() if page else None
     set_on(stop, signal.SIGTERM, signal.SIGINT)
+    return _gc(page, metrics, options, stop)
+
+
+def _page(place: Place, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Serve the page and nothing else, until told to stop; the exit status."""
+    try:
+        with _paged(place, options, None):
+            stop.wait()
+    except TortieError as error:
+        complain(str(error))
+        return 1
+    return 0
+
+
+def _gc(page: Place, metrics: Place, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Collect until told to stop; the exit status."""
+    passes = LastPass() if page.port else None
     try:
         with (
             _connected(options, API_SECONDS) as at,
-            candidate_of(at.config.kube, options, _note, _complain) as candidate,
+            candidate_of(at.config.kube, options, note, complain) as candidate,
             _paged(page, options, passes),
         ):
-            return 0 if _run(at, options, stop, candidate, place, passes=passes) else 1
+            return 0 if _collect(at, options, stop, candidate, metrics, passes=passes) else 1
     except TortieError as error:
-        _complain(str(error))
+        complain(str(error))
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
     except OSError as error:
-        _drop_output()
-        _complain(f"output: {error.strerror or error}")
+        drop_output()
+        complain(f"output: {error.strerror or error}")
     return 1
 
 
-def _run(
+def _collect(
     at: Connection,
     options: argparse.Namespace,
     stop: threading.Event,
@@ -110,7 +109,7 @@ def _run(
     *,
     passes: LastPass | None,
 ) -> bool:
-    """Collect until told to stop, as leader if there is an election; whether all went well."""
+    """Collect, as leader if there is an election; whether all went well."""
     metrics, course = PassMetrics(), Course()
     gauges = (candidate.gauge(),) if candidate else ()
 
@@ -124,131 +123,9 @@ def _run(
         finally:
             course.leave()
 
-    def health(probers: Sequence[Prober]) -> Health:
-        return _health(course, stop, candidate, probers)
-
-    with _served(place, lambda: (*metrics.all(), *gauges), health, at):
+    health = partial(health_of, course, stop, candidate)
+    with observed(place, lambda: (*metrics.all(), *gauges), health, at):
         return work(stop) if candidate is None else work_in_terms(candidate, stop, work)
-
-
-def _page(place: Place | None, options: argparse.Namespace) -> int:
-    """Serve the page and nothing else, until told to stop; the exit status."""
-    stop = threading.Event()
-    set_on(stop, signal.SIGTERM, signal.SIGINT)
-    try:
-        with _paged(place, options, None):
-            stop.wait()
-    except TortieError as error:
-        _complain(str(error))
-        return 1
-    return 0
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="tortie-controllers",
-        description="What runs once for the whole cluster.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    _add_page_command(commands)
-    gc = commands.add_parser(
-        "gc",
-        help="free what IPAM has allocated and nobody uses",
-        description="Free addresses, handles, affinities and blocks that nobody uses, after two "
-        "observations a grace apart. Without --once it runs until SIGTERM.",
-    )
-    _add_config(gc)
-    gc.add_argument(
-        "--once",
-        action="store_true",
-        help="observe, and if anything is doubtful once more a grace later; then exit",
-    )
-    gc.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="explain each verdict and change nothing; with --once after one observation",
-    )
-    gc.add_argument(
-        "--grace",
-        type=_duration,
-        default=CLUSTER_GRACE_SECONDS,
-        metavar="DURATION",
-        help="how long something must have been doubtful, e.g. 90s (default 15m)",
-    )
-    gc.add_argument(
-        "--period",
-        type=_duration,
-        metavar="DURATION",
-        help="longest time between passes (default half the grace)",
-    )
-    gc.add_argument(
-        "--trust-empty-lists",
-        action="store_true",
-        help="the cluster really has no pods or nodes, or others than IPAM knows; otherwise such "
-        "lists free nothing",
-    )
-    _add_metrics(gc)
-    add_options(gc)
-    add_election(gc, _duration)
-    gc.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    return parser
-
-
-def _add_page_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    page = commands.add_parser(
-        "page",
-        help="serve a read-only page about the cluster, and change nothing",
-        description="Serve a read-only page: VMs, migrations, IPAM's use, problems. Runs until "
-        "SIGTERM. `gc --page-port` serves the same beside the collector.",
-    )
-    _add_config(page)
-    add_options(page, port=PORT)
-
-
-def _add_config(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "-c",
-        "--config",
-        type=_text,
-        metavar="FILE",
-        help=f"where datastore and API are (default {DEFAULT_CONFIG}, environment, node.yaml)",
-    )
-
-
-def _add_metrics(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--metrics-port",
-        type=_port,
-        default=0,
-        metavar="PORT",
-        help="serve Prometheus at /metrics of this port, without --once (default: no)",
-    )
-    for option, meta, text in (
-        ("host", "ADDRESS", "where that port is (default: loopback; others need one of the next)"),
-        ("token-file", "FILE", "who has one of its tokens may read"),
-        ("client-ca-file", "FILE", "whose certificate is of this CA (PEM) may read"),
-        ("cert-file", "FILE", "serve HTTPS with this certificate (PEM)"),
-        ("key-file", "FILE", "its key"),
-    ):
-        command.add_argument(f"--metrics-{option}", default="", metavar=meta, help=text)
-
-
-def _place(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Place:
-    """Where metrics and probes are served; ends the program when nobody could be."""
-    given = {name: getattr(options, f"metrics_{name}") for name in PLACE_FIELDS}
-    if not options.metrics_port:
-        for name in (one for one, value in given.items() if value):
-            option = name.replace("_", "-")
-            parser.error(f"--metrics-{option} is of what --metrics-port serves: give both")
-    place = Place(options.metrics_port, **given)
-    try:
-        place.check("--metrics-")
-    except InvalidInput as error:
-        parser.error(str(error))
-    return place
 
 
 def _collector(
@@ -261,7 +138,7 @@ def _collector(
     candidate: Candidate | None,
 ) -> Collector:
     if at.kube is None:
-        _complain("no Kubernetes API is configured: addresses of pods and VMs are kept")
+        complain("no Kubernetes API is configured: addresses of pods and VMs are kept")
 
     def pause(seconds: float) -> None:
         stop.wait(seconds)
@@ -288,166 +165,29 @@ def _collector(
         trust_empty=options.trust_empty_lists,
         json=options.output == "json",
     )
-    say = _say if settings.once else _say_if_possible
-    return Collector(means, settings, stop, say, _complain, metrics, course, history=history)
+    told = say if settings.once else say_if_possible
+    return Collector(means, settings, stop, told, complain, metrics, course, history=history)
 
 
-@contextlib.contextmanager
-def _served(
-    place: Place,
-    metrics: Callable[[], Sequence[Metric]],
-    health: Callable[[Sequence[Prober]], Health],
-    at: Connection,
-) -> Iterator[None]:
-    """Metrics and probes, if they are asked for; a port that is taken stops nothing.
-
-    Raises `InvalidInput` for files that let nobody in.
-    """
+@contextmanager
+def _paged(place: Place, options: argparse.Namespace, passes: LastPass | None) -> Iterator[None]:
+    """The page, if it is to be anywhere, over a connection of its own: whoever looks at it does
+    not make the collector wait."""
     if not place.port:
         yield
         return
-    told: list[str] = []
-
-    def trouble(reason: str) -> None:
-        if reason not in told:
-            told[:] = [reason]
-            _complain(f"metrics: {reason}")
-
-    probers = _probers(at)
-    server = Server(
-        place,
-        pages(metrics, health(probers)),
-        serving=lambda _: told.clear(),
-        trouble=trouble,
-        open=PROBES,
-    )
-    server.check()
-    threads = [threading.Thread(target=server.run, name="metrics")]
-    threads += [threading.Thread(target=one.run, name=one.name, daemon=True) for one in probers]
-    for thread in threads:
-        thread.start()
-    try:
+    with (
+        _connected(options, PAGE_API_SECONDS) as at,
+        page_at(place, Source(at.store, at.kube), passes, complain),
+    ):
         yield
-    finally:
-        for one in probers:
-            one.stop()  # one that hangs is not waited for
-        server.stop()
-        threads[0].join()
 
 
-def _probers(at: Connection) -> list[Prober]:
-    store, kube = at.store, at.kube
-    found = [Prober("datastore", lambda: answers(lambda: store.get(PROBED)))]
-    if kube is not None:
-        found.append(Prober("api", lambda: api_answers(kube)))
-    return found
-
-
-def _health(
-    course: Course,
-    stop: threading.Event,
-    candidate: Candidate | None,
-    probers: Sequence[Prober],
-) -> Health:
-    """Of a leader, of one that waits to be one (it has no passes to make), or without election."""
-
-    def live() -> dict[str, str]:
-        election = {} if candidate is None else {"election": candidate.stalled()}
-        return {"loop": course.stalled(), **election}
-
-    def ready() -> dict[str, str]:
-        found = {**{one.name: one.wrong() for one in probers}, **live()}
-        works = candidate is None or candidate.leads()
-        found["pass"] = course.wrong if works else ""
-        found["stop"] = "stopping" if stop.is_set() else ""
-        if candidate is not None and not found["election"]:
-            found["election"] = candidate.trouble
-        return found
-
-    return Health(live, ready)
-
-
-@contextlib.contextmanager
-def _paged(
-    place: Place | None, options: argparse.Namespace, passes: LastPass | None
-) -> Iterator[None]:
-    """The page at its place, if there is one, over a connection of its own: whoever looks at it
-    does not make the collector wait."""
-    if place is None:
-        yield
-        return
-    with _connected(options, PAGE_API_SECONDS) as at:
-        source = Source(at.store, at.kube)
-        with page_at(place, source, passes, _complain):
-            yield
-
-
-@contextlib.contextmanager
+@contextmanager
 def _connected(options: argparse.Namespace, api_seconds: float) -> Iterator[Connection]:
     config = client_config(options.config or "", "", Surroundings(os.environ))
-    at = Connection(config, api_seconds=api_seconds)
-    try:
+    with closing(Connection(config, api_seconds=api_seconds)) as at:
         yield at
-    finally:
-        at.close()
-
-
-def _port(value: str) -> int:
-    port = int(value) if value.isascii() and value.isdecimal() and len(value) < 6 else 0
-    if not 0 < port < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{value!r} is no port: 1 to 65535")
-    return port
-
-
-def _text(value: str) -> str:
-    if not value:
-        raise argparse.ArgumentTypeError("is empty; leave it out or give a value")
-    return value
-
-
-def _duration(value: str) -> float:
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _say(line: Iterable[str]) -> None:
-    """A line of the result, in pieces; what the output's encoding does not have is escaped."""
-    if sys.stdout is None:  # the caller closed it
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    encoding = sys.stdout.encoding or "utf-8"
-    for piece in line:
-        sys.stdout.write(piece.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-
-
-def _say_if_possible(line: Iterable[str]) -> None:
-    """The same for a daemon: a full disk must not stop it, a reader that went away may."""
-    try:
-        _say(line)
-    except BrokenPipeError:
-        raise
-    except OSError:
-        return
-
-
-def _complain(line: str) -> None:
-    _note(f"Error: {line}")
-
-
-def _note(line: str) -> None:
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"{visible(line)}\n")
-            sys.stderr.flush()
-
-
-def _drop_output() -> None:
-    """Leave nothing for the interpreter to write, and complain about, as it ends."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

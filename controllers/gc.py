@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from controllers import report
 from controllers.health import Course
 from controllers.metrics import API, DATASTORE, PassMetrics
+from controllers.output import Once
 from controllers.page.problems import LastPass
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
 from ipam.gc_verdicts import Unknown
@@ -64,7 +65,10 @@ class Collector:
     passes: LastPass | None = None
     history: Direct | None = None
     _memory: Memory = field(default_factory=dict)
-    _history_trouble: str = ""
+    _history_once: Once = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._history_once = Once("history", self.complain)
 
     def run(self) -> bool:
         """Until it is stopped; with `once` until what one pass found was confirmed, a grace later.
@@ -143,9 +147,7 @@ class Collector:
             return
         self.history.flush()
         trouble = self.history.trouble or pruned(self.means.store, self.means.now())
-        if trouble and trouble != self._history_trouble:
-            self.complain(f"history: {trouble}")
-        self._history_trouble = trouble
+        self._history_once.about(trouble)
 
 
 def _left_of(swept: Swept) -> Pass:

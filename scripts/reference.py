@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from cni_plugin.types import NetConf
-from controllers.cli import build_parser as controllers
+from controllers.command_line import build_parser as controllers
 from felix_shim.agent import main as node
 from felix_shim.config import NodeConfig
 from libtortie.client_config import VARIABLES, Spec

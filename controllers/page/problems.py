@@ -114,8 +114,10 @@ def unjudged_table(found: Sequence[tuple[str, int]]) -> Table:
 def pass_table(last: Pass | None) -> Table:
     """What the collector did last."""
     lines = last.lines if last else ()
+    if last and last.more:
+        lines += (f"and {last.more:,} lines more",)
     columns = (("text", "What"),)
+    part = Part(size=MOST_LINES + 1)
     return table_of(
-        "collector", "The collector's last pass", columns, lines, lambda one: (one,),
-        part=Part(size=MOST_LINES),
-    )  # fmt: skip
+        "collector", "The collector's last pass", columns, lines, lambda one: (one,), part=part
+    )

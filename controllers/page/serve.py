@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from controllers.output import Once
 from controllers.page.pages import Pages, shelves_of
 from controllers.page.problems import LastPass
 from controllers.page.read import Source
@@ -28,20 +29,10 @@ def page_at(
 
     Raises `InvalidInput` for files that let nobody in.
     """
-    told: list[str] = []
-
-    def trouble(reason: str) -> None:
-        if reason not in told:
-            told[:] = [reason]
-            complain(f"page: {reason}")
-
-    def serving(_: int) -> None:
-        told.clear()
-
     shelves = shelves_of(source, lambda text: complain(f"page: {text}"))
     pages = Pages(shelves, passes, source.now)
     site = {"/": lambda asked: answer(pages, asked)}
-    server = Server(place, site, serving=serving, trouble=trouble)
+    server = Server(place, site, serving=lambda _: None, trouble=Once("page", complain).about)
     server.check()
     readers = [
         threading.Thread(target=one.run, name=f"page {one.name}", daemon=True)

@@ -114,7 +114,7 @@ def test_a_port_that_is_taken_is_told_once_and_keeps_nothing_from_being_freed(si
     [
         (["--once", "--metrics-port", "9092"], "leave out --once"),
         (["--metrics-host", "127.0.0.1"], "give both"),
-        (["--metrics-token-file", "t"], "--metrics-token-file is of what --metrics-port serves"),
+        (["--metrics-token-file", "t"], "--metrics-token-file needs --metrics-port"),
         (["--metrics-port=1", "--metrics-host=0.0.0.0"], "give --metrics-token-file or"),
         (["--metrics-port=1", "--metrics-key-file=k"], "--metrics-cert-file and"),
         (["--metrics-port", "0"], "'0' is no port: 1 to 65535"),
