@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from lab.spec import LabAffinity, LabVMISpec
+from libtortie.kube import migrations
 from libtortie.kube import objects as kube
 from libtortie.kube.objects import Meta, Pod, PodSpec, PodStatus, View, VirtualMachine
 from tortiectl.kubevirt import objects as views
@@ -35,7 +36,7 @@ MIGRATION_FINALIZER = "kubevirt.io/migrationJobFinalize"
 ORPHAN = "orphan"
 
 
-class LabMeta(views.FullMeta):
+class LabMeta(migrations.FullMeta):
     """`metadata` with what only its controllers look at."""
 
     deletion_grace_period_seconds: int = 0
@@ -100,7 +101,7 @@ class LabVM(VirtualMachine):
     status: VMStatus = VMStatus()
 
 
-class LabMigrationState(views.MigrationState):
+class LabMigrationState(migrations.MigrationState):
     """`migrationState`, all the lab writes of it."""
 
     target_node_address: str = ""
@@ -119,7 +120,7 @@ class LabVMIStatus(views.VMIStatus):
 
     migration_state: LabMigrationState = LabMigrationState()
     conditions: tuple[Condition, ...] = ()
-    phase_transition_timestamps: tuple[views.PhaseTime, ...] = ()
+    phase_transition_timestamps: tuple[migrations.PhaseTime, ...] = ()
 
 
 class LabVMI(views.VMI):
@@ -136,14 +137,14 @@ class LabVMI(views.VMI):
         return any(source is not None and source.hotpluggable for source in sources)
 
 
-class LabMigrationStatus(views.MigrationStatus):
+class LabMigrationStatus(migrations.MigrationStatus):
     """`VMIM.status`."""
 
     migration_state: LabMigrationState = LabMigrationState()
     conditions: tuple[Condition, ...] = ()
 
 
-class LabMigration(views.Migration):
+class LabMigration(migrations.Migration):
     """A VMIM as its controllers see it."""
 
     metadata: LabMeta = LabMeta()

@@ -1,9 +1,9 @@
-"""What a command does to addresses goes into the history, as what agents do."""
+"""The history in commands: what they do to addresses goes into it, as what agents do."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -11,7 +11,9 @@ import click
 
 from ipam.annals import Annals
 from libtortie.datastore.port import Datastore
-from libtortie.history import Direct
+from libtortie.errors import TortieError, first_line
+from libtortie.history import Direct, history
+from libtortie.model.history import Fact
 from libtortie.wording import visible
 
 WHO = "tortiectl"
@@ -30,3 +32,15 @@ def recorded(store: Datastore) -> Iterator[Annals]:
         direct.flush()
         if direct.trouble:
             click.echo(visible(f"not in the history: {direct.trouble}"), err=True)
+
+
+def all_told(store: Callable[[], Datastore]) -> tuple[Fact, ...]:
+    """The history; what of it cannot be read is said on standard error, and the rest is shown."""
+    try:
+        told = history(store())
+    except TortieError as error:
+        click.echo(visible(f"history: {first_line(error)}"), err=True)
+        return ()
+    for text in told.unreadable:
+        click.echo(visible(f"cannot be read: {text}"), err=True)
+    return told.facts

@@ -15,11 +15,12 @@ from lab.apiserver.server import ApiServer
 from libtortie.errors import NotFound
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
+from libtortie.kube.migrations import Migration, Object
 from tests.fakes.kubectl import Running
 from tests.fakes.vm_api import put_site, vm_api
 from tests.fakes.vm_cluster import Site, healthy
 from tests.fakes.vm_ctl import Ctl
-from tortiectl.kubevirt.objects import VMI, Migration, Node, Object, Pod
+from tortiectl.kubevirt.objects import VMI, Node, Pod
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from libtortie.datastore.crd_names import Group
 from libtortie.history import keep
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
+from libtortie.kube.migrations import Migration, Object
 from libtortie.model.history import Fact, What
 from libtortie.model.names import vm_handle
 from tests.fakes.kubectl import Running
@@ -27,7 +28,7 @@ from tests.fakes.vm_api import PLACE, put_site, vm_api
 from tests.fakes.vm_cluster import Site, healthy
 from tests.fakes.vm_ctl import Ctl
 from tests.unit.tortiectl.test_downtime_domjobinfo import LIBVIRT_9
-from tortiectl.kubevirt.objects import VMI, Migration, Object
+from tortiectl.kubevirt.objects import VMI
 
 NOW = datetime.now(UTC)
 

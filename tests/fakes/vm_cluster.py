@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lab import seed
+from libtortie.kube.migrations import Migration
 from libtortie.model.ipam import Persistence
 from libtortie.model.keys import Kind
 from libtortie.model.resources import (
@@ -201,7 +202,7 @@ class Site:
         lists = [
             sorted_out(model, tuple(bodies))
             for model, bodies in (
-                (kv.VMI, self.vmis), (kv.VM, self.vms), (kv.Migration, self.migrations),
+                (kv.VMI, self.vmis), (kv.VM, self.vms), (Migration, self.migrations),
                 (kv.Pod, self.pods), (kv.Node, self.nodes), (kv.Claim, self.claims),
                 (kv.PersistentVolume, self.volumes),
             )

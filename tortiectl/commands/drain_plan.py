@@ -9,12 +9,13 @@ import click
 
 from libtortie.cycles import unsearched
 from libtortie.errors import NotFound, Unavailable
+from libtortie.kube.migrations import Migration
 from libtortie.wording import visible
 from tortiectl.drain.plan import Plan, document, lines, plan_drain
 from tortiectl.drain.progress import Look, Progress
 from tortiectl.kubevirt.access import Access, open_api
 from tortiectl.kubevirt.mirror import Mirror, Trouble, Wanted
-from tortiectl.kubevirt.objects import LABEL_ROLE, LAUNCHER, VMI, Migration, Node, Pod
+from tortiectl.kubevirt.objects import LABEL_ROLE, LAUNCHER, VMI, Node, Pod
 from tortiectl.kubevirt.options import output_option
 from tortiectl.options import Finite, config_option
 from tortiectl.output import readable_json

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cni_plugin.units import Units
     from libtortie.access import Access
 
+C = TypeVar("C", bound="Callable[..., Any] | click.Command")
 COMMANDS = {
     "checksystem": Entry(
         "tortiectl.commands.node_status:checksystem", "Check this node's kernel and programs."
@@ -34,46 +36,18 @@ COMMANDS = {
     "uninstall": Entry("tortiectl.commands.node:uninstall", "Remove the CNI plugin."),
 }
 
-_root = click.option(
-    "--root",
-    default="/",
-    metavar="DIR",
-    callback=not_empty,
-    help="Where the node's file system is mounted.  [default: /]",
-)
-_bin_dir = click.option(
-    "--bin-dir",
-    default="/opt/cni/bin",
-    show_default=True,
-    metavar="DIR",
-    callback=not_empty,
-    help="Where the runtime looks for plugins.",
-)
-_conf_dir = click.option(
-    "--conf-dir",
-    default="/etc/cni/net.d",
-    show_default=True,
-    metavar="DIR",
-    callback=not_empty,
-    help="Where the runtime looks for networks.",
-)
-_prefix = click.option(
-    "--prefix",
-    default="/opt/tortie",
-    show_default=True,
-    metavar="DIR",
-    callback=not_empty,
-    help="Where versions of a bundle stand side by side.",
-)
 
-_unit_dir = click.option(
-    "--unit-dir",
-    default="/etc/systemd/system",
-    show_default=True,
-    metavar="DIR",
-    callback=not_empty,
-    help="Where systemd's units are.",
-)
+def _directory(option: str, default: str, text: str) -> Callable[[C], C]:
+    return click.option(
+        option, default=default, show_default=True, metavar="DIR", callback=not_empty, help=text
+    )
+
+
+_root = _directory("--root", "/", "Where the node's file system is mounted.")
+_bin_dir = _directory("--bin-dir", "/opt/cni/bin", "Where the runtime looks for plugins.")
+_conf_dir = _directory("--conf-dir", "/etc/cni/net.d", "Where the runtime looks for networks.")
+_prefix = _directory("--prefix", "/opt/tortie", "Where versions of a bundle stand side by side.")
+_unit_dir = _directory("--unit-dir", "/etc/systemd/system", "Where systemd's units are.")
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, name="node")

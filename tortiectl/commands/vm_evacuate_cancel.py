@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from libtortie.errors import Conflict, InvalidInput, NotFound
+from libtortie.kube.migrations import Migration
 from libtortie.kube.port import PatchType
 from tortiectl.kubevirt.access import Access, default_namespace, open_api
-from tortiectl.kubevirt.objects import VMI, Migration, Node
+from tortiectl.kubevirt.objects import VMI, Node
 from tortiectl.kubevirt.options import namespace_option
 from tortiectl.kubevirt.reading import decode, get_vmi, read_list, split_id
 from tortiectl.kubevirt.settings import DRAIN_TAINT

@@ -8,14 +8,14 @@ import click
 
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.errors import InvalidInput, TortieError, Unauthorized, first_line
-from libtortie.history import history
-from libtortie.model.history import Fact
+from libtortie.kube.migrations import Migration
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import Resource, WorkloadEndpoint
 from libtortie.wording import visible
+from tortiectl.annals import all_told
 from tortiectl.kubevirt import overview as views
 from tortiectl.kubevirt.access import Access, default_namespace, open_api
-from tortiectl.kubevirt.objects import VMI, Migration
+from tortiectl.kubevirt.objects import VMI
 from tortiectl.kubevirt.options import namespace_option, output_option
 from tortiectl.kubevirt.overview import Overview
 from tortiectl.kubevirt.reading import Gap, absent, get_vmi, read_list, split_id
@@ -79,7 +79,8 @@ def show_vm(
     vmi = get_vmi(access.objects, name, place)
     (one,) = _overviews(access, [vmi], place)
     audit = [line for path in logs for line in views.audit_of(_text(path), one.addresses)]
-    audit += views.audit_of_history(_history(access), (place, name), one.addresses)
+    facts = all_told(lambda: access.connection.store)
+    audit += views.audit_of_history(facts, (place, name), one.addresses)
     if output == "json":
         click.echo(readable_json(views.document(one, sorted(audit)), sort_keys=True))
     else:
@@ -118,18 +119,6 @@ def _network(
     endpoints = [one for one in values[0] if isinstance(one, WorkloadEndpoint)]
     policies = [one for each in values[1:] for one in each if isinstance(one, Resource)]
     return handles, endpoints, policies
-
-
-def _history(access: Access) -> tuple[Fact, ...]:
-    """All of it; without it the rest is shown, and the reason on standard error."""
-    try:
-        told = history(access.connection.store)
-    except TortieError as error:
-        click.echo(visible(f"history: {first_line(error)}"), err=True)
-        return ()
-    for text in told.unreadable:
-        click.echo(visible(f"cannot be read: {text}"), err=True)
-    return told.facts
 
 
 def _text(path: str) -> str:

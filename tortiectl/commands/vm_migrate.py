@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from libtortie.errors import InvalidInput, NotFound, TortieError, Unavailable
+from libtortie.kube.migrations import Migration
 from libtortie.wording import visible
 from tortiectl.kubevirt.access import Access, default_namespace, open_api
 from tortiectl.kubevirt.mirror import Mirror, Trouble, Wanted
-from tortiectl.kubevirt.objects import VMI, Migration, Node
+from tortiectl.kubevirt.objects import VMI, Node
 from tortiectl.kubevirt.options import namespace_option
 from tortiectl.kubevirt.placement import HOSTNAME
 from tortiectl.kubevirt.reading import decode, get_vmi, read_list, split_id

@@ -9,14 +9,13 @@ from pathlib import Path
 import click
 
 from libtortie.errors import InvalidInput, NotFound, TortieError, first_line
-from libtortie.history import history
+from libtortie.kube.migrations import Migration
 from libtortie.kube.objects import Api
 from libtortie.kube.port import NotServed
-from libtortie.model.history import Fact
 from libtortie.timeline import Moment, Timeline, of_migration
 from libtortie.wording import visible
+from tortiectl.annals import all_told
 from tortiectl.kubevirt.access import Access, default_namespace, open_api
-from tortiectl.kubevirt.objects import Migration
 from tortiectl.kubevirt.options import namespace_option
 from tortiectl.kubevirt.reading import absent, decode, read_list, split_id
 from tortiectl.options import config_option, not_empty
@@ -63,7 +62,7 @@ def trace(
     found = _find(access, place, name)
     about = subject_of(found)
     moments = [*of_migration(found), *_events(access, found)]
-    moments += of_history(_history(access), about, steps=not logs)
+    moments += of_history(all_told(lambda: access.connection.store), about, steps=not logs)
     for path in logs:
         moments += of_log(_text(path), about)
     told = timeline(moments, about, shifts)
@@ -93,14 +92,6 @@ def _events(access: Access, found: Migration) -> Iterator[Moment]:
         click.echo(visible(f"Events: {first_line(error)}"), err=True)
         return
     yield from of_events(bodies, subject_of(found), names)
-
-
-def _history(access: Access) -> tuple[Fact, ...]:
-    try:
-        return history(access.connection.store).facts
-    except TortieError as error:
-        click.echo(visible(f"history: {first_line(error)}"), err=True)
-        return ()
 
 
 def _shift(text: str) -> tuple[str, timedelta]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from libtortie.kube.migrations import Migration
 from tortiectl.drain.plan import Plan
 from tortiectl.kubevirt.eviction import Fate
-from tortiectl.kubevirt.objects import VMI, Migration, Node, Pod
+from tortiectl.kubevirt.objects import VMI, Node, Pod
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any, Self, TypeVar
 
 from libtortie.errors import TortieError, first_line
 from libtortie.kube.follow import follow
+from libtortie.kube.migrations import Object
 from libtortie.kube.port import Applied, Gone, KubeClient, Synced
-from tortiectl.kubevirt.objects import Object
 
 T = TypeVar("T", bound=Object)
 

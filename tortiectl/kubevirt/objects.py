@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from libtortie.kube import migrations
 from libtortie.kube import objects as kube
+from libtortie.kube.migrations import FullMeta, MigrationState, Object
 from libtortie.kube.objects import Api, Condition, NodeStatus, View
 from tortiectl.kubevirt.spec import Affinity, VMISpec
 
@@ -24,12 +24,6 @@ LABEL_PERSISTENT_STATE = "persistent-state-for"
 ANNOTATION_BRIDGE = "kubevirt.io/allow-pod-bridge-network-live-migration"
 FINAL_PHASES = ("Succeeded", "Failed")
 LIVE_MIGRATABLE = "LiveMigratable"
-Object = migrations.Object
-FullMeta = migrations.FullMeta
-Migration = migrations.Migration
-MigrationState = migrations.MigrationState
-MigrationStatus = migrations.MigrationStatus
-PhaseTime = migrations.PhaseTime
 
 
 class InterfaceStatus(kube.InterfaceStatus):

@@ -10,12 +10,13 @@ from typing import Any
 from ipam import vm_handles
 from ipam.vm_handles import VMHandle
 from libtortie.history import sentence
+from libtortie.kube.migrations import Migration
 from libtortie.model.history import Fact, to_wire
 from libtortie.model.ipam import Owner
 from libtortie.model.policy_wire import read_policy
 from libtortie.model.resources import Resource, WorkloadEndpoint
 from libtortie.model.selectors import parse
-from tortiectl.kubevirt.objects import VMI, Migration
+from tortiectl.kubevirt.objects import VMI
 from tortiectl.text_tables import columns
 
 by_vm = vm_handles.by_vm

@@ -14,9 +14,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from pydantic import ValidationError
 
 from libtortie.errors import InvalidInput, Malformed, NotFound, Unauthorized
+from libtortie.kube.migrations import Object
 from libtortie.kube.objects import Api
 from libtortie.kube.port import NotServed
-from tortiectl.kubevirt.objects import GROUP, KNOWN_VERSIONS, VMI, Object
+from tortiectl.kubevirt.objects import GROUP, KNOWN_VERSIONS, VMI
 
 T = TypeVar("T", bound=Object)
 Json = dict[str, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tortiectl.kubevirt.objects import VMI, Migration
+from libtortie.kube.migrations import Migration
+from tortiectl.kubevirt.objects import VMI
 
 
 @dataclass

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from libtortie.errors import Unauthorized
+from libtortie.kube.migrations import Migration, Object
 from tortiectl.kubevirt.access import Access
 from tortiectl.kubevirt.objects import (
     ANNOTATION_BRIDGE,
@@ -22,9 +23,7 @@ from tortiectl.kubevirt.objects import (
     VMI,
     Claim,
     KubeVirt,
-    Migration,
     Node,
-    Object,
     PersistentVolume,
     Pod,
 )

@@ -15,11 +15,12 @@ from typing import Any
 
 from libtortie.errors import Malformed, NotFound, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
+from libtortie.kube.migrations import Migration
 from libtortie.kube.objects import Api
 from libtortie.kube.port import NotServed
 from libtortie.model.times import parse_rfc3339
 from libtortie.validity import validities
-from tortiectl.kubevirt.objects import GROUP, Lease, Migration
+from tortiectl.kubevirt.objects import GROUP, Lease
 from tortiectl.kubevirt.reading import Gap, Json, Objects, read_list
 from tortiectl.kubevirt.spec import LabelSelector
 from tortiectl.preflight.world import Budget, Certificate, Quota, Rule

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from libtortie.kube.migrations import Migration
 from tortiectl.kubevirt.cpu import FEATURE, HOST_MODEL, PASSTHROUGH, VENDOR, under
 from tortiectl.kubevirt.eviction import LIVE_MIGRATE, strategy_of
 from tortiectl.kubevirt.migratable import (
@@ -20,7 +21,6 @@ from tortiectl.kubevirt.objects import (
     VM,
     VMI,
     Claim,
-    Migration,
     PersistentVolume,
     Pod,
 )

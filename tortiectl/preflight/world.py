@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from libtortie.kube.migrations import Migration
 from libtortie.model.ipam import Persistence
 from libtortie.model.resources import (
     BGPConfiguration,
@@ -22,15 +23,7 @@ from libtortie.model.resources import (
 from libtortie.model.resources import (
     Node as CalicoNode,
 )
-from tortiectl.kubevirt.objects import (
-    VM,
-    VMI,
-    Claim,
-    Migration,
-    Node,
-    PersistentVolume,
-    Pod,
-)
+from tortiectl.kubevirt.objects import VM, VMI, Claim, Node, PersistentVolume, Pod
 from tortiectl.kubevirt.reading import Unreadable
 from tortiectl.kubevirt.settings import Settings
 from tortiectl.kubevirt.spec import LabelSelector

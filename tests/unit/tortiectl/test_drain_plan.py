@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from libtortie.kube.migrations import Migration
 from tests.fakes.vm_cluster import ALLOW, Site, healthy
 from tortiectl.drain.plan import Plan, Step, document, lines, plan_drain
 from tortiectl.drain.progress import Look, Progress
 from tortiectl.kubevirt.eviction import Fate, fate
-from tortiectl.kubevirt.objects import VMI, Migration, Node, Pod
+from tortiectl.kubevirt.objects import VMI, Node, Pod
 
 MIGRATES, RESTARTS, ENDS, WAITS, BLOCKS = (
     Fate.MIGRATES, Fate.RESTARTS, Fate.ENDS, Fate.WAITS, Fate.BLOCKS,

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 from xml.etree import ElementTree
 
+from libtortie.kube.migrations import Migration
 from libtortie.timeline import Timeline, of_migration, picture
-from tortiectl.kubevirt.objects import Migration
 from tortiectl.trace.moments import of_events, of_log, subject_of, timeline
 from tortiectl.trace.render import document, lines, page
 
