@@ -1,8 +1,9 @@
 """Read-only pages by HTTP(S), for Prometheus, for probes and for people, on a port of their own.
 
 A page is a function of what was asked for. Each request has a thread of its own, at most
-`MOST_REQUESTS` at once (more are hung up on), and a deadline, so that whoever hangs delays nobody;
-an answer in pieces (server-sent events) takes as long as its page wants, at most `MOST_STREAMS` at
+`MOST_REQUESTS` at once, and a deadline, so that whoever hangs delays nobody; where there is no room
+whoever has said nothing for longest makes it, so that no crowd of strangers keeps a probe out. An
+answer in pieces (server-sent events) takes as long as its page wants, at most `MOST_STREAMS` at
 once. Who is not let in (`serving_access`) learns nothing but whether an `open` page is well. Takes
 nothing but GET and HEAD. A port that is taken is tried again; certificates that are replaced are
 taken with the next connection.
@@ -70,7 +71,7 @@ class Server:
     """Serves `pages` at a place: a path each; one that ends in `/` is for all that is below it too.
 
     `open` are those paths that need no proof. `serving` is told the port once it is listened on,
-    `trouble` why it is not at each attempt, and what a page failed of.
+    `trouble` why it is not at each attempt (empty: it is), and what a page failed of.
     """
 
     def __init__(
@@ -104,10 +105,12 @@ class Server:
 
     def run(self) -> None:
         """A thread's body, until `stop`."""
+        failed = False
         while not self._over.is_set():
             try:
                 listener = _Listener(self._place, self)
             except OSError as error:
+                failed = True
                 self._trouble(f"port {self._place.port}: {error}")
                 self._over.wait(RETRY_SECONDS)
                 continue
@@ -116,6 +119,8 @@ class Server:
                     self._listener = listener
                     if self._over.is_set():
                         return
+                if failed:
+                    self._trouble("")
                 self._serving(self.port)
                 listener.serve_forever(poll_interval=0.5)
                 listener.hang_up()
@@ -129,10 +134,12 @@ class Server:
             listener.shutdown()
 
     def secured(self, connection: socket.socket) -> socket.socket:
-        """The connection as it is spoken over. Raises OSError (`ssl.SSLError`), `InvalidInput`."""
+        """The connection as it is spoken over, before any handshake. Raises OSError,
+        `InvalidInput`."""
         if self._files is None:
             return connection
-        return self._files.context().wrap_socket(connection, server_side=True)
+        context = self._files.context()
+        return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def answer(self, target: str, headers: Mapping[str, str], *, certified: bool) -> Answer:
         """What a request gets; whatever a page fails of is told and answered by 500."""
@@ -184,10 +191,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         """Shake hands, which is timed as a whole, and start the request's clock."""
-        raw = self.request
+        self._accepted = raw = self.request
         raw.settimeout(REQUEST_SECONDS)
         self.request = self.server.site.secured(raw)
         self.server.follow(raw, self.request)
+        if isinstance(self.request, ssl.SSLSocket):
+            try:
+                self.request.do_handshake()
+            except OSError:
+                self.request.close()
+                raise
         self._clock = threading.Timer(REQUEST_SECONDS, _hang_up, [self.request])
         self._clock.daemon = True
         self._clock.start()
@@ -202,11 +215,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
+        self.server.heard(self._accepted)
         headers = {name.lower(): value for name, value in self.headers.items()}
         certified = isinstance(self.request, ssl.SSLSocket) and bool(self.request.getpeercert())
         answer = self.server.site.answer(self.path, headers, certified=certified)
         if isinstance(answer.body, str | bytes):
-            body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+            text = answer.body
+            body = text.encode(errors="replace") if isinstance(text, str) else text
             self._begin(answer, str(len(body)))
             self._write(body)
         else:
@@ -225,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("X-Content-Type-Options", "nosniff")
-        if length:
+        if length and answer.status != 304:  # of which it would be the whole page's
             self.send_header("Content-Length", length)
         for challenge in CHALLENGES if answer.status == 401 else ():
             self.send_header("WWW-Authenticate", challenge)
@@ -269,6 +284,8 @@ class _Listener(ThreadingMixIn, TCPServer):
         self.site = site
         self._free = threading.BoundedSemaphore(MOST_REQUESTS)
         self._busy: dict[socket.socket, socket.socket] = {}
+        self._silent: dict[socket.socket, None] = {}
+        """Those that have not asked yet, in the order in which they came."""
         self._changed = threading.Condition()
         self.address_family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
         super().__init__((place.address, place.port), _Handler)
@@ -288,13 +305,22 @@ class _Listener(ThreadingMixIn, TCPServer):
         super().server_bind()
 
     def verify_request(self, request: Any, client_address: object) -> bool:
-        """Whether there is room for one more."""
-        return self._free.acquire(blocking=False)
+        """Whether there is room for one more, or can be made."""
+        if self._free.acquire(blocking=False):
+            return True
+        with self._changed:
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                return False
+            del self._silent[oldest]
+            _hang_up(self._busy[oldest])
+        return self._free.acquire(timeout=BREATH_SECONDS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begin a thread for a connection."""
         with self._changed:
             self._busy[request] = request
+            self._silent[request] = None
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread is to be had
@@ -313,10 +339,16 @@ class _Listener(ThreadingMixIn, TCPServer):
         with self._changed:
             self._busy[accepted] = spoken
 
+    def heard(self, accepted: socket.socket) -> None:
+        """What a connection asks for has come whole."""
+        with self._changed:
+            self._silent.pop(accepted, None)
+
     def _forget(self, request: socket.socket) -> None:
         self._free.release()
         with self._changed:
             self._busy.pop(request, None)
+            self._silent.pop(request, None)
             self._changed.notify_all()
 
     def handle_error(self, request: object, client_address: object) -> None:

@@ -236,26 +236,57 @@ def test_a_client_that_dribbles_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -
                 ended = True
 
 
-def test_more_clients_than_there_is_room_for_are_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("tls", [False, True])
+def test_who_says_nothing_makes_room_for_who_asks(
+    tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A crowd of strangers that hold connections does not make a kubelet's probe fail."""
     monkeypatch.setattr(serving, "MOST_REQUESTS", 2)
     monkeypatch.setattr(serving, "REQUEST_SECONDS", DEADLINE)
-    with served(Place(0)) as server:
-        url = f"http://127.0.0.1:{server.port}/state"
+    authority = Authority(tmp_path)
+    pair = authority.server("page")
+    files = {"cert_file": str(pair.cert), "key_file": str(pair.key)} if tls else {}
+    context = trusting(authority) if tls else None
+    with served(Place(0, **files)) as server:
+        url = f"http{'s' if tls else ''}://127.0.0.1:{server.port}/state"
         where = "127.0.0.1", server.port
         with (
-            socket.create_connection(where),
-            socket.create_connection(where),
-            socket.create_connection(where, DEADLINE) as third,
+            socket.create_connection(where, DEADLINE) as first,
+            socket.create_connection(where, DEADLINE),
         ):
-            assert third.recv(1) == b""
-        until(lambda: _status(url) == 200, DEADLINE)
+            until(lambda: _status(url, context) == 200, DEADLINE)
+            assert first.recv(1) == b"", "it has said nothing for longest"
 
 
-def _status(url: str) -> int:
+def test_who_is_being_answered_makes_room_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_REQUESTS", 1)
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", DEADLINE)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_: Asked) -> Answer:
+        begun.set()
+        go_on.wait(DEADLINE)
+        return Answer("done\n")
+
+    with served(Place(0), slow=slow) as server:
+        where = "127.0.0.1", server.port
+        with socket.create_connection(where, DEADLINE) as one:
+            one.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
+            assert begun.wait(DEADLINE)
+            with socket.create_connection(where, DEADLINE) as other:
+                assert other.recv(1) == b""
+            go_on.set()
+            assert one.makefile("rb").read().endswith(b"\r\n\r\ndone\n")
+
+
+def test_an_answer_of_any_characters_is_sent() -> None:
+    with served(Place(0), odd=lambda _: Answer("half \ud800 a pair\n")) as server:
+        assert get(f"http://127.0.0.1:{server.port}/odd") == (200, "half ? a pair\n")
+
+
+def _status(url: str, context: ssl.SSLContext | None = None) -> int:
     try:
-        return get(url)[0]
+        return get(url, context)[0]
     except OSError:
         return 0
 
@@ -352,4 +383,5 @@ def test_a_port_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
         with served(Place(port), told) as server:
             assert server.port == port
         freeing.join(DEADLINE)
-    assert set(told) == {f"port {port}: [Errno 98] Address already in use"}
+    assert set(told[:-1]) == {f"port {port}: [Errno 98] Address already in use"}
+    assert told[-1] == "", "it is over"
