@@ -129,9 +129,8 @@ def test_nothing_is_torn_down_when_the_kinds_go_and_they_count_when_they_are_bac
         until("what is said now counts", lambda: node.metrics(TARGET) == [])
 
 
-def test_a_restart_and_a_del_while_the_kinds_are_away_keep_the_vms_address(
-    node: CalledNode,
-) -> None:
+def running(node: CalledNode) -> str:
+    """KubeVirt is installed and a VM runs here; its address."""
     node.server.api.catalogue.hide(GROUP)
     define(node, "v1")
     node.world.put_vm()
@@ -139,6 +138,13 @@ def test_a_restart_and_a_del_while_the_kinds_are_away_keep_the_vms_address(
     node.start()
     address = node.done("ADD", SOURCE, "c1").address
     until("its route", lambda: node.metrics(SOURCE) == [1024])
+    return address
+
+
+def test_a_restart_and_a_del_while_the_kinds_are_away_keep_the_vms_address(
+    node: CalledNode,
+) -> None:
+    address = running(node)
     withdraw(node)
     node.stop()
     before = lost(node)
@@ -155,13 +161,7 @@ def test_a_vm_whose_kind_was_deleted_keeps_its_network_until_its_pod_goes(
     node: CalledNode,
 ) -> None:
     """KubeVirt is uninstalled: the API says that the VM is gone, while its pod still runs."""
-    node.server.api.catalogue.hide(GROUP)
-    define(node, "v1")
-    node.world.put_vm()
-    node.world.put_launcher(SOURCE)
-    node.start()
-    address = node.done("ADD", SOURCE, "c1").address
-    until("its route", lambda: node.metrics(SOURCE) == [1024])
+    address = running(node)
     api = node.server.api
     kind = api.kind("apiextensions.k8s.io", "v1", "customresourcedefinitions")
     for plural in PLURALS:

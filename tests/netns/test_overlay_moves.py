@@ -150,21 +150,22 @@ def in_target(site: OverlaySite) -> None:
 
 def after_the_raise(site: OverlaySite) -> None:
     """The route is raised, or about to be; nothing is remembered, the owner not swapped."""
-    arm(site.nodes[1].root, "lane-memory", "save")
-    arrive(site)
-    assert site.nodes[1].agent is not None
-    assert site.nodes[1].agent.wait(90) == -9
-    disarm(site.nodes[1].root)
-    site.nodes[1].start()
+    killed_at(site, "lane-memory", "save")
 
 
 def before_the_swap(site: OverlaySite) -> None:
-    arm(site.nodes[1].root, "owners", "promote")
+    killed_at(site, "owners", "promote")
+
+
+def killed_at(site: OverlaySite, thread: str, step: str) -> None:
+    """The VM arrives, and the target's agent dies where it would take a step of one thread."""
+    target = site.nodes[1]
+    arm(target.root, thread, step)
     arrive(site)
-    assert site.nodes[1].agent is not None
-    assert site.nodes[1].agent.wait(90) == -9
-    disarm(site.nodes[1].root)
-    site.nodes[1].start()
+    assert target.agent is not None
+    assert target.agent.wait(90) == -9
+    disarm(target.root)
+    target.start()
 
 
 def in_live(site: OverlaySite) -> None:
