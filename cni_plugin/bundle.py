@@ -23,8 +23,9 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cni_plugin.durable import UNFINISHED, flush_directory, flush_filesystem, read_file
-from libtortie.deadline import Deadline, communicate, given
+from libtortie.deadline import Deadline, run
 from libtortie.errors import InvalidInput
+from libtortie.files import open_regular
 
 MANIFEST = "bundle.json"
 FALLBACK = "bin/tortie-cni"
@@ -92,7 +93,7 @@ def read_bundle(source: Path, machine: str) -> Bundle:
 
 def _require_inside(source: Path, name: str) -> None:
     parts = PurePosixPath(name).parts
-    if not parts or parts[0] == "/" or ".." in parts or name == MANIFEST:
+    if not parts or parts[0] == "/" or ".." in parts or name == MANIFEST or "\0" in name:
         raise InvalidInput(f"{source / MANIFEST}: files: {name!r} is not a name within the bundle")
 
 
@@ -100,21 +101,16 @@ def runs(directory: Path) -> None:
     """Ask a version's fallback for the CNI versions. Raises `InvalidInput` where it cannot run."""
     program = directory / FALLBACK
     try:
-        with given('{"cniVersion": "1.0.0"}') as request:
-            process = subprocess.Popen(
-                [program],
-                env={"CNI_COMMAND": "VERSION"},
-                stdin=request,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
-        stdout, stderr = communicate(process, Deadline(_PROBE_SECONDS))
+        done = run(
+            [program],
+            Deadline(_PROBE_SECONDS),
+            '{"cniVersion": "1.0.0"}',
+            env={"CNI_COMMAND": "VERSION"},
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InvalidInput(f"{program} does not run here: {error}") from error
-    if process.returncode or "supportedVersions" not in stdout:
-        said = (stderr.strip().splitlines() or [f"status {process.returncode}"])[-1]
+    if done.returncode or "supportedVersions" not in done.stdout:
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise InvalidInput(f"{program} does not run here: {said[:300]}")
 
 
@@ -284,13 +280,16 @@ def _make_directories(target: Path, bundle: Bundle) -> None:
 
 
 def _checked(path: Path, file: File) -> Iterator[bytes]:
-    """A file's content. Raises `InvalidInput` at its end if it is not what the manifest says."""
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while chunk := source.read(_CHUNK):
+    """A file's content, no more of it than the manifest says; raises `InvalidInput` at its end if
+    it is another. Raises OSError."""
+    digest, left = hashlib.sha256(), file.size
+    with open_regular(path) as source:
+        while chunk := source.read(min(_CHUNK, left)):
             digest.update(chunk)
+            left -= len(chunk)
             yield chunk
-    if digest.hexdigest() != file.sha256:
+        longer = bool(source.read(1))
+    if longer or digest.hexdigest() != file.sha256:
         raise InvalidInput(f"{path} is not what the bundle's {MANIFEST} says: build it anew")
 
 
@@ -320,6 +319,6 @@ def _matches(directory: Path, bundle: Bundle) -> bool:
             else:
                 for _ in _checked(path, file):
                     pass
-        return (directory / MANIFEST).read_bytes() == bundle.manifest
+        return read_file(directory / MANIFEST) == bundle.manifest
     except (OSError, InvalidInput):
         return False

@@ -18,6 +18,7 @@ from cni_plugin.durable import read_file
 from cni_plugin.types import parse_conf
 from libtortie.access import IN_CLUSTER, Access
 from libtortie.errors import InvalidInput
+from libtortie.files import read_bytes
 
 CONFLIST = "10-tortie.conflist"
 _READ = (".conf", ".conflist", ".json")
@@ -61,9 +62,9 @@ def _shipped() -> str:
 
 def _template(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise InvalidInput(f"{path}: no such file: --conflist names one") from error
+        data = json.loads(read_bytes(path))
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}: --conflist names a file") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is not JSON: {error}") from error
     named = isinstance(data, dict) and isinstance(data.get("name"), str)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from libtortie.errors import InvalidInput
+from libtortie.files import NotRegular, read_bytes
 
 UNFINISHED = ".tortie-tmp"
 """How the name of a file ends that is being written: runtimes go by the end of a name."""
@@ -27,18 +27,11 @@ def read_file(path: Path) -> bytes | None:
     """A file's content, None where there is none; empty for a directory, or a pipe or device, which
     would keep its reader waiting. Raises OSError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_bytes(path)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
-            return b""
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    except NotRegular:
         return b""
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read()
 
 
 def replace_file(path: Path, content: bytes, mode: int) -> None:

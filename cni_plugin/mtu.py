@@ -15,6 +15,7 @@ from cni_plugin.chain import Previous
 from cni_plugin.ports import Ports
 from cni_plugin.types import NetConf
 from libtortie.errors import Unavailable
+from libtortie.files import read_text
 from libtortie.linux.port import Link
 
 FALLBACK_MTU = 1500
@@ -30,7 +31,7 @@ def wanted(conf: NetConf, ports: Ports) -> int:
         return conf.mtu
     file = ports.mtu_file
     try:
-        text = file.read_text().strip()
+        text = read_text(file).strip()
     except OSError:
         text = ""
     if named := _number(text):

@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from libtortie.deadline import Deadline, communicate
+from libtortie.deadline import Deadline, run
+from libtortie.files import read_bytes
 from libtortie.linux.directory_watch import DirectoryWatch
 
 POLL = 0.004
@@ -116,8 +117,8 @@ class FilePolicyGate:
 
 def _names(path: Path, container_id: str) -> bool:
     try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        body = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(body, dict) and body.get("containerID") == container_id
 
@@ -152,14 +153,7 @@ def interfaces_of(listing: Any) -> frozenset[str]:
 def _nft(*arguments: str) -> str | None:
     """What nft prints; None when it fails."""
     try:
-        process = subprocess.Popen(
-            ["nft", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        stdout, _ = communicate(process, Deadline(_NFT_DEADLINE))
+        done = run(["nft", *arguments], Deadline(_NFT_DEADLINE))
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return stdout if process.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None

@@ -41,6 +41,7 @@ from ipam.persistence import persistence
 from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, Malformed, first_line
+from libtortie.files import read_text
 from libtortie.history_spool import HISTORY_SPOOL, Spool
 from libtortie.kube.config import KubeConfig, Material, direct, load_kubeconfig
 from libtortie.kube.objects import KubeNode
@@ -48,6 +49,7 @@ from libtortie.kube.port import KubeReader
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
 from libtortie.linux.port import IPNetwork, Kernel, Namespaces
+from libtortie.model.names import is_node_name
 
 NODENAME_FILE = Path("/var/lib/tortie/nodename")
 RUN_DIR = Path("/run/tortie")
@@ -198,14 +200,17 @@ def listens(path: str) -> bool:
 def node_name(conf: NetConf) -> str:
     """The node's name: as configured, else what the agent wrote; empty before its first start.
 
-    An empty file is a missing one. Then `hostname` counts, Calico's older key, and the host's own
-    name where the file is optional. Without a name ADD is refused, while DEL goes by the host's.
+    A file that names no node is a missing one. Then `hostname` counts, Calico's older key, and the
+    host's own name where the file is optional. Without a name ADD is refused, while DEL goes by
+    the host's.
     """
     if conf.nodename:
         return conf.nodename
     try:
-        written = Path(conf.nodename_file or NODENAME_FILE).read_text().strip()
+        written = read_text(conf.nodename_file or NODENAME_FILE).strip()
     except OSError:
+        written = ""
+    if not is_node_name(written):
         written = ""
     optional = socket.gethostname().lower() if conf.nodename_file_optional else ""
     return written or conf.hostname or optional

@@ -80,7 +80,7 @@ class Sweeper:
         try:
             found = json.loads(read_file(self.file) or b"{}")
             return {int(version): set(map(int, metrics)) for version, metrics in found.items()}
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             return {}
 
     def _write(self, known: Mapping[int, set[int]]) -> None:

@@ -39,7 +39,7 @@ def take_lock(path: Path, *, patience: float = DYING_SECONDS) -> IO[str]:
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     end = time.monotonic() + patience
-    file = path.open("a+", encoding="ascii")
+    file = path.open("a+", encoding="ascii", errors="replace")
     while not _try_lock(file):
         file.seek(0)
         holder = file.read().strip() or "unknown"

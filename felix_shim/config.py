@@ -22,15 +22,15 @@ from felix_shim.policy_compile import merged
 from libtortie import go_yaml
 from libtortie.access import IN_CLUSTER, Access
 from libtortie.errors import InvalidInput
+from libtortie.files import read_text
 from libtortie.history_spool import HISTORY_SPOOL
 from libtortie.model.fields import Encapsulation
+from libtortie.model.names import LABEL, is_node_name
 from libtortie.model.policy import PortRange
 from libtortie.rotating import Limits
 from libtortie.serving_config import MetricsKeys
 
 NONE = "none"
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_NODENAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 
 class _Strict(BaseModel):
@@ -54,7 +54,7 @@ class BirdConfig(_Strict):
     bfd: bool = False
     bfd_interval_ms: int = Field(default=100, ge=10, le=60000)
     bfd_multiplier: int = Field(default=5, ge=2, le=255)
-    secret_namespace: str = Field(default="kube-system", pattern=rf"^{_LABEL}$")
+    secret_namespace: str = Field(default="kube-system", pattern=rf"^{LABEL}$")
 
     @model_validator(mode="after")
     def _timed(self) -> BirdConfig:
@@ -174,7 +174,7 @@ class NodeConfig(Access, MetricsKeys):
         parse_method(self.ip)
         if self.ip6 != NONE:
             parse_method(self.ip6, version=6)
-        if self.nodename and not _NODENAME.fullmatch(self.nodename):
+        if self.nodename and not is_node_name(self.nodename):
             raise ValueError(f"nodename {self.nodename!r} is no lower-case DNS name")
         if self.kubeconfig and self.k8s_api_root:
             raise ValueError("give kubeconfig or k8s_api_root, not both")
@@ -337,10 +337,10 @@ def _node_name(config: NodeConfig, environ: Mapping[str, str], hostname: str) ->
     if config.nodename:
         return config.nodename, "nodename"
     try:
-        before = Path(config.nodename_file).read_text(encoding="utf-8").strip()
+        before = read_text(config.nodename_file).strip()
     except FileNotFoundError:
         before = ""
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InvalidInput(f"nodename_file {config.nodename_file}: {error}") from error
     if before:
         return before, config.nodename_file
@@ -353,11 +353,11 @@ def load_config(
 ) -> NodeConfig:
     """The configuration file; a missing one means the defaults unless `required`."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError as error:
         if required:
             raise InvalidInput(f"{path}: no such file") from error
         text = ""
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InvalidInput(f"{path}: {error}") from error
     return parse_config(text, path, environ)

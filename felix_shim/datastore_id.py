@@ -17,6 +17,7 @@ from libtortie.datastore.open import DatastoreConfig, open_datastore
 from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
 from libtortie.errors import InvalidInput, Malformed, Unavailable
+from libtortie.files import read_text
 
 SQLITE = "sqlite"
 
@@ -55,7 +56,7 @@ def init_datastore(wanted: DatastoreConfig, memory: Path) -> str:
 def read_id(memory: Path) -> str:
     """The remembered id, "" when none ever was. Raises `Malformed`, `Unavailable`."""
     try:
-        text = memory.read_text(encoding="ascii").strip()
+        text = read_text(memory).strip()
         return str(UUID(text))
     except FileNotFoundError:
         return ""

@@ -62,7 +62,7 @@ def speaks_of(body: str, endpoint: Endpoint) -> bool:
         found = json.loads(body)
         nets = {*found.get("ipv4Nets", ()), *found.get("ipv6Nets", ())}
         same = found.get("containerID") == endpoint.container_id
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return False
     return same and nets == {str(ip_network(address)) for address in endpoint.addresses}
 

@@ -17,6 +17,7 @@ from felix_shim.overlay import Overlay
 from felix_shim.overlay_places import overlay_pools
 from felix_shim.overlay_settings import TunnelSettings
 from libtortie.datastore.port import Datastore
+from libtortie.files import read_text
 from libtortie.jsonlog import Log
 
 
@@ -60,6 +61,6 @@ class MtuFile:
 
     def _says(self, text: str) -> bool:
         try:
-            return self.path.read_text(encoding="ascii").strip() == text
-        except (FileNotFoundError, UnicodeDecodeError):
+            return read_text(self.path).strip() == text
+        except OSError:
             return False

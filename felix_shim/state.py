@@ -21,6 +21,7 @@ from felix_shim.migration_record import dump_machine, load_machine
 from felix_shim.model import EndpointId
 from felix_shim.raises import Raises, load_raises
 from libtortie.errors import Malformed
+from libtortie.files import read_bytes
 
 FORMAT = 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -82,7 +83,7 @@ def decode(raw: bytes, boot_id: str, now: float, settings: Timing) -> Memory:
             return Memory()
         machines = tuple(_remembered(item, now, settings) for item in body["machines"])
         return Memory(machines, load_raises(body["raises"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Malformed(f"migration state: {type(error).__name__}: {error}") from error
 
 
@@ -102,7 +103,7 @@ class StateFile:
     def load(self, now: float, settings: Timing) -> Memory:
         """What was saved last in this boot. Raises `Malformed` or OSError when unreadable."""
         try:
-            raw = self.path.read_bytes()
+            raw = read_bytes(self.path)
         except FileNotFoundError:
             return Memory()
         return decode(raw, self.boot_id, now, settings)

@@ -7,7 +7,6 @@ and passes over the rest.
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from libtortie import wording
 from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
-from libtortie.go_yaml import GoLoader
+from libtortie.files import read_text
+from libtortie.go_yaml import GoLoader, load_all
 from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, load_kubeconfig
 
 NODE_FILE = Path(wording.NODE_FILE)
@@ -122,13 +122,10 @@ def read_access(path: Path = NODE_FILE) -> Access | None:
 def kubeconfig_in(path: str | Path, context: str = "") -> KubeConfig:
     """A kubeconfig's choice, or that of several with `:` between them, merged as kubectl does.
 
-    Raises `InvalidInput`, also for YAML that Python cannot hold.
+    Raises `InvalidInput`.
     """
     first, *more = [Path(one) for one in str(path).split(os.pathsep) if one] or [Path(path)]
-    try:
-        return load_kubeconfig(first, context, more)
-    except (ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidInput(f"{path} is not a kubeconfig ({type(error).__name__})") from error
+    return load_kubeconfig(first, context, more)
 
 
 def present(path: Path) -> bool:
@@ -147,25 +144,11 @@ def present(path: Path) -> bool:
 
 
 def text_of(path: Path) -> str:
-    """A regular file's text; anything else could be waited for without end.
-
-    Raises `InvalidInput` naming it.
-    """
+    """A regular file's text. Raises `InvalidInput` naming it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise InvalidInput(f"{path} is not a regular file: name one")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read().decode()
-        finally:
-            os.close(descriptor)
+        return read_text(path)
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}: name a file this user may read") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path}: not UTF-8 (byte {error.start})") from error
-    except ValueError as error:
-        raise InvalidInput(f"{str(path)!r} cannot be a file's name: check it") from error
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -182,18 +165,16 @@ def parse_yaml(text: str, where: str) -> Any:
 def parse_documents(text: str, where: str) -> list[Any]:
     """The same of a text that may hold several documents."""
     try:
-        return list(yaml.load_all(text, Loader=_StrictLoader))
+        return load_all(text, _StrictLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "not YAML"
         place = f"line {mark.line + 1}: " if mark is not None else ""
         raise InvalidInput(f"{where}: {place}{problem}") from error
-    except RecursionError as error:
-        raise InvalidInput(f"{where}: nested too deeply") from error
 
 
 class _StrictLoader(GoLoader):
-    """YAML in which a key may be given once and every value is what it looks like."""
+    """YAML in which a key may be given once."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """As the base class; raises `ConstructorError` for a doubled key."""
@@ -208,16 +189,3 @@ class _StrictLoader(GoLoader):
                 )
             seen.add(key.value)
         return node
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """As the base class; raises `ConstructorError` for a scalar that its type cannot be."""
-        try:
-            value = super().construct_object(node, deep=deep)
-            if isinstance(value, str):
-                value.encode()  # an escape can make half a surrogate pair
-        except (ValueError, KeyError, AttributeError, OverflowError) as error:
-            kind = str(node.tag).rpartition(":")[2]
-            raise yaml.constructor.ConstructorError(
-                None, None, f"not a valid {kind}", node.start_mark
-            ) from error
-        return value

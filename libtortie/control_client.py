@@ -58,7 +58,7 @@ def _checked(path: str, answer: bytes) -> dict[str, Any]:
         raise Unavailable(f"{path}: the daemon ended in the middle of its answer")
     try:
         found = json.loads(answer)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Malformed(f"{path}: its answer is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise Malformed(f"{path}: its answer is no object")

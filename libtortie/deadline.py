@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 STEP = 1.0
 """Seconds of one wait."""
@@ -57,6 +58,33 @@ class Deadline:
         wait = min(max(self._end - now, 0.0), most)
         self._standstill.expect(now, now + wait)
         return wait
+
+
+def run(
+    command: Sequence[str | Path],
+    deadline: Deadline,
+    text: str = "",
+    *,
+    env: Mapping[str, str] | None = None,
+    start_new_session: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with `text` to read; what it prints that is not UTF-8 is replaced.
+
+    Raises OSError when it cannot be started, `TimeoutExpired` when it was late and is killed.
+    """
+    with given(text) as file:
+        process = subprocess.Popen(
+            command,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            env=env,
+            start_new_session=start_new_session,
+        )
+    stdout, stderr = communicate(process, deadline)
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def communicate(process: subprocess.Popen[str], deadline: Deadline) -> tuple[str, str]:

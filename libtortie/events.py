@@ -181,7 +181,7 @@ class Correlator:
         key = _key(notice)
         known = self._series.get(key)
         if known is None:
-            series = Series(f"{notice.about.name[:230]}.{self.new_suffix()}", at)
+            series = Series(self._new_name(notice), at)
         else:
             series = Series(known.name, known.first, known.count + 1)
         self._series.put(key, series)
@@ -189,7 +189,7 @@ class Correlator:
 
     def anew(self, told: Told) -> Told:
         """The same as a new Event: the one that was to be counted up has expired."""
-        series = Series(f"{told.notice.about.name[:230]}.{self.new_suffix()}", told.last)
+        series = Series(self._new_name(told.notice), told.last)
         self._series.put(_key(told.notice), series)
         return Told(told.notice, series, told.last)
 
@@ -197,6 +197,10 @@ class Correlator:
         """It was not stored: nothing is there to be counted up."""
         if told.series.count == 1:
             self._series.drop(_key(told.notice))
+
+    def _new_name(self, notice: Notice) -> str:
+        """A name that the API takes: a part of it ends as it begins, by a letter or digit."""
+        return f"{notice.about.name[:230].rstrip('-.')}.{self.new_suffix()}"
 
     def _combined(self, notice: Notice, now: float) -> Notice:
         kind = (notice.about, notice.reason, notice.severity)

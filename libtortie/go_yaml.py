@@ -38,6 +38,19 @@ class GoLoader(yaml.SafeLoader):
         self._aliased |= self.check_event(yaml.AliasEvent)
         return super().compose_node(parent, index)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """As the base class; raises `ConstructorError` for a scalar that its type cannot be."""
+        try:
+            value = super().construct_object(node, deep=deep)
+            if isinstance(value, str):
+                value.encode()  # an escape can make half a surrogate pair
+        except (ValueError, KeyError, AttributeError, OverflowError) as error:
+            kind = str(node.tag).rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"not a valid {kind}", node.start_mark
+            ) from error
+        return value
+
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         """As the base class: the tag of a node."""
         tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # types-PyYAML leaves it untyped
@@ -59,5 +72,16 @@ def _size(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
 
 
 def load(text: str | bytes) -> Any:
-    """The only document of a text, None for an empty one. Raises what PyYAML raises."""
-    return yaml.load(text, Loader=GoLoader)
+    """The only document of a text, None for an empty one. Raises `yaml.YAMLError`."""
+    documents = load_all(text)
+    if len(documents) > 1:
+        raise yaml.MarkedYAMLError(problem="expected a single document")
+    return documents[0] if documents else None
+
+
+def load_all(text: str | bytes, loader: type[GoLoader] = GoLoader) -> list[Any]:
+    """Its documents. Raises `yaml.YAMLError`, also for what Python cannot hold."""
+    try:
+        return list(yaml.load_all(text, Loader=loader))
+    except RecursionError as error:
+        raise yaml.MarkedYAMLError(problem="nested too deeply") from error

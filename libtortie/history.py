@@ -7,6 +7,7 @@ is bounded by age and number. Never: needed by anything that gives an address or
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -246,6 +247,12 @@ class PastMigration:
     sign_to_route_ms: float | None = None
     downtime_ms: float | None = None
 
+    @property
+    def began(self) -> datetime | None:
+        """The first that is known of it."""
+        times = (self.prepared, self.heard, self.raised, self.promoted, self.ended)
+        return min((time for time in times if time is not None), default=None)
+
 
 def migrations(facts: Iterable[Fact]) -> tuple[PastMigration, ...]:
     """What facts say of migrations, the newest first. Pure; their order does not matter."""
@@ -258,9 +265,7 @@ def migrations(facts: Iterable[Fact]) -> tuple[PastMigration, ...]:
 
 
 def _begun(one: PastMigration) -> tuple[datetime, str]:
-    times = (one.prepared, one.heard, one.raised, one.promoted, one.ended)
-    known = [time for time in times if time is not None]
-    return min(known, default=datetime.min.replace(tzinfo=UTC)), one.migration_uid
+    return one.began or datetime.min.replace(tzinfo=UTC), one.migration_uid
 
 
 def _with(one: PastMigration, fact: Fact) -> PastMigration:
@@ -291,6 +296,7 @@ def _with(one: PastMigration, fact: Fact) -> PastMigration:
 
 def _number(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        number = float(text or "")
     except ValueError:
         return None
+    return number if math.isfinite(number) else None

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from libtortie.datastore.port import Datastore
 from libtortie.errors import Malformed
+from libtortie.files import read_bytes
 from libtortie.history import keep
 from libtortie.model.history import Fact, from_wire, to_wire
 
@@ -29,6 +30,8 @@ SPOOL_BYTES = 4 << 20
 SEALED = ".sealed"
 HISTORY_SPOOL = "history.spool"
 """The file's name in a node's state directory."""
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+"""Not to wait where a pipe stands in its place."""
 
 
 @dataclass(slots=True)
@@ -50,10 +53,8 @@ class Spool:
         try:
             with self._locked() as file:
                 size = os.fstat(file).st_size
-                if size + len(data) > self.most:
+                if size + len(data) > self.most or os.write(file, data) < len(data):
                     self.lost += len(facts)
-                else:
-                    os.write(file, data)
         except OSError:
             self.lost += len(facts)
 
@@ -62,7 +63,7 @@ class Spool:
         OSError: then all of it stays here."""
         stored = 0
         while self._sealed.exists() or self._seal():
-            data = self._sealed.read_bytes()
+            data = read_bytes(self._sealed)
             facts = read_facts(data)
             keep(store, facts, hashlib.sha256(data).hexdigest())
             self._sealed.unlink()
@@ -83,7 +84,7 @@ class Spool:
     def _locked(self) -> Iterator[int]:
         """The file, which nobody else writes to or renames meanwhile."""
         while True:
-            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(self.path, _FLAGS, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if self._is_at_path(file):
@@ -105,7 +106,7 @@ class Spool:
 def read_facts(data: bytes) -> tuple[Fact, ...]:
     """The facts of a spool's lines; what a kill or a full disk has cut short is passed over."""
     found: list[Fact] = []
-    for line in data.decode(errors="replace").splitlines():
+    for line in data.decode(errors="replace").split("\n"):  # JSON may hold other ends of lines
         if not line:
             continue
         try:

@@ -7,6 +7,7 @@ what comes after is counted under the label values `other`.
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
@@ -195,4 +196,6 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)

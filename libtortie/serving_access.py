@@ -14,9 +14,9 @@ from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 
 from libtortie.errors import InvalidInput
+from libtortie.files import read_text
 
 LOOPBACK = "127.0.0.1"
 
@@ -79,7 +79,7 @@ def is_loopback(host: str) -> bool:
 def tokens_in(path: str) -> tuple[bytes, ...]:
     """The tokens of a file. Raises `InvalidInput` naming it when there is none."""
     try:
-        found = Path(path).read_bytes().split()
+        found = read_text(path).encode().split()
     except OSError as error:
         raise InvalidInput(f"token file {path}: {error.strerror or error}") from error
     if not found:
@@ -97,7 +97,7 @@ def proves(authorization: str, tokens: Sequence[bytes]) -> bool:
 def _token_of(authorization: str) -> bytes:
     scheme, _, rest = authorization.strip().partition(" ")
     if scheme.lower() == "bearer":
-        return rest.strip().encode(errors="replace")
+        return rest.strip().encode("latin-1", "replace")  # as HTTP's own parser has made it text
     if scheme.lower() != "basic":
         return b""
     try:

@@ -34,7 +34,9 @@ class Validity:
 def validity(pem: str) -> Validity:
     """Of the first certificate of a PEM text. Raises `Malformed`."""
     try:
-        return _validity(ssl.PEM_cert_to_DER_cert(pem[: pem.index(_END)].strip() + "\n" + _END))
+        begin = pem.index(_BEGIN)  # there may be words before it
+        first = pem[begin : pem.index(_END, begin)].strip()
+        return _validity(ssl.PEM_cert_to_DER_cert(f"{first}\n{_END}"))
     except (ValueError, IndexError) as error:
         raise Malformed(f"not a PEM certificate: {error}") from error
 

@@ -6,7 +6,6 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -15,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from libtortie import go_yaml
 from libtortie.control_client import DEFAULT_SOCKET
 from libtortie.errors import InvalidInput
+from libtortie.files import read_text
 from libtortie.rotating import Limits
 from libtortie.serving_config import MetricsKeys
 from migration_proxy.model import MOST_RATE, IPAddress
@@ -157,12 +157,12 @@ def load_config(path: str, overrides: Mapping[str, Any]) -> ProxyConfig:
     Only the default file may be missing.
     """
     try:
-        text = Path(path or DEFAULT_CONFIG).read_text(encoding="utf-8")
+        text = read_text(path or DEFAULT_CONFIG)
     except FileNotFoundError:
         if path:
             raise InvalidInput(f"{path}: no such file") from None
         text = ""
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InvalidInput(f"{path or DEFAULT_CONFIG}: {error}") from error
     return parse_config(text, path or DEFAULT_CONFIG, overrides)
 

@@ -7,20 +7,19 @@ serves on. Running streams keep what they began with.
 
 from __future__ import annotations
 
-import os
 import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from libtortie.errors import InvalidInput, TortieError, first_line
+from libtortie.files import Stamp, read_text, stamp
+from libtortie.serving_tls import reason
 from libtortie.validity import not_after
 from migration_proxy.config import PairConfig, TlsConfig
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-_Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class TlsFiles:
         self._pair = config.server if server else config.outgoing
         self._complain = complain
         self._lock = threading.Lock()
-        self._stamps: tuple[_Stamp, ...] | None = None
+        self._stamps: tuple[Stamp | None, ...] | None = None
         self._loaded: Loaded | None = None
         self.trouble = ""
 
@@ -66,7 +65,7 @@ class TlsFiles:
                 raise InvalidInput(self.trouble)
             return self._loaded
 
-    def _refresh(self, stamps: tuple[_Stamp, ...]) -> None:
+    def _refresh(self, stamps: tuple[Stamp | None, ...]) -> None:
         try:
             self._loaded = load(self._config, self._pair, server=self._server)
             self._stamps = stamps
@@ -75,8 +74,8 @@ class TlsFiles:
             self.trouble = first_line(error)
         self._complain(self.trouble)
 
-    def _look(self) -> tuple[_Stamp, ...]:
-        return tuple(map(_stamp, (self._config.ca, self._pair.cert, self._pair.key)))
+    def _look(self) -> tuple[Stamp | None, ...]:
+        return tuple(map(stamp, (self._config.ca, self._pair.cert, self._pair.key)))
 
 
 def load(config: TlsConfig, pair: PairConfig, *, server: bool) -> Loaded:
@@ -92,21 +91,21 @@ def load(config: TlsConfig, pair: PairConfig, *, server: bool) -> Loaded:
         try:
             context.set_ciphers(config.ciphers)
         except ssl.SSLError as error:
-            raise InvalidInput(f"tls.ciphers {config.ciphers!r}: {_reason(error)}") from error
+            raise InvalidInput(f"tls.ciphers {config.ciphers!r}: {reason(error)}") from error
     end = _certificate_end(pair.cert)
     _load_pair(context, pair)
     try:
         context.load_verify_locations(config.ca)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidInput(f"CA {config.ca}: {_reason(error)}") from error
+        raise InvalidInput(f"CA {config.ca}: {reason(error)}") from error
     return Loaded(context, end)
 
 
 def _certificate_end(path: str) -> datetime:
     try:
-        return not_after(Path(path).read_text(encoding="ascii"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"certificate {path}: {_reason(error)}") from error
+        return not_after(read_text(path))
+    except OSError as error:
+        raise InvalidInput(f"certificate {path}: {reason(error)}") from error
     except TortieError as error:
         raise InvalidInput(f"certificate {path}: {error}") from error
 
@@ -119,21 +118,6 @@ def _load_pair(context: ssl.SSLContext, pair: PairConfig) -> None:
             raise InvalidInput(
                 f"certificate {pair.cert} and key {pair.key} do not belong together"
             ) from error
-        raise InvalidInput(f"key {pair.key}: {_reason(error)}") from error
+        raise InvalidInput(f"key {pair.key}: {reason(error)}") from error
     except OSError as error:
-        raise InvalidInput(f"key {pair.key}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (getattr(error, "reason", None) or "nothing usable in it").replace("_", " ").lower()
-    return (error.strerror if isinstance(error, OSError) else "") or str(error)
-
-
-def _stamp(path: str) -> _Stamp:
-    """What changes when a file is replaced; zeros while there is none."""
-    try:
-        state = os.stat(path)  # noqa: PTH116 - one call of many fields
-    except OSError:
-        return (0, 0, 0)
-    return state.st_mtime_ns, state.st_ino, state.st_size
+        raise InvalidInput(f"key {pair.key}: {reason(error)}") from error

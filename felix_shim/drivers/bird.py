@@ -30,7 +30,7 @@ from felix_shim.drivers.bird_protocol import (
     parse_protocols,
     parse_routes,
 )
-from libtortie.deadline import STEP, Deadline, communicate
+from libtortie.deadline import STEP, Deadline, run
 from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
 from libtortie.model.ipam import IPAddress
 
@@ -211,16 +211,8 @@ class Bird:
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the binary; as a daemon it leaves as soon as its socket is open."""
         try:
-            process = subprocess.Popen(
-                [self._binary, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            stdout, stderr = communicate(process, Deadline(self._deadline))
-            return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+            command = [self._binary, *arguments]
+            return run(command, Deadline(self._deadline), start_new_session=True)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"cannot run {self._binary}: {error}") from error
 

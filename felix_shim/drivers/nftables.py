@@ -37,7 +37,7 @@ from felix_shim.policy import PolicySet
 from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
 from felix_shim.rules import Chain, SetKey
-from libtortie.deadline import Deadline, communicate, given
+from libtortie.deadline import Deadline, run
 from libtortie.errors import KernelError, first_line
 from libtortie.linux.nft_batch import (
     BatchRefused,
@@ -237,25 +237,17 @@ class Nftables:
     def _run(self, *arguments: str, text: str = "") -> str:
         deadline = self._deadline + len(text) / _BYTES_A_SECOND
         try:
-            with given(text) as file:
-                process = subprocess.Popen(
-                    [self._binary, *arguments],
-                    stdin=file,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            stdout, stderr = communicate(process, Deadline(deadline))
+            done = run([self._binary, *arguments], Deadline(deadline), text)
         except subprocess.TimeoutExpired as error:
             raise KernelError(f"nft did not finish within {deadline:.3g} s") from error
         except OSError as error:
             raise KernelError(f"cannot run {self._binary}: {error}") from error
-        if process.returncode < 0:
-            raise _Crashed(f"nft was ended by signal {-process.returncode}")
-        if process.returncode:
-            problem = f"nft: {first_line(KernelError(stderr))}"
-            raise RuleRefused(problem, _chain_at(stderr, text))
-        return stdout
+        if done.returncode < 0:
+            raise _Crashed(f"nft was ended by signal {-done.returncode}")
+        if done.returncode:
+            problem = f"nft: {first_line(KernelError(done.stderr))}"
+            raise RuleRefused(problem, _chain_at(done.stderr, text))
+        return done.stdout
 
 
 def _chain_at(problem: str, text: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from felix_shim.drivers.nftables_rules import TABLE
-from libtortie.deadline import Deadline, communicate
+from libtortie.deadline import Deadline, run
 from libtortie.errors import KernelError
 
 KEPT_SECONDS = 10.0
@@ -66,16 +66,9 @@ class ForgedFrames:
 
     def _run(self, *words: str) -> str:
         try:
-            process = subprocess.Popen(
-                [self.binary, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            said, complaint = communicate(process, Deadline(RUN_SECONDS))
+            done = run([self.binary, *words], Deadline(RUN_SECONDS))
         except (OSError, subprocess.TimeoutExpired) as error:
             raise KernelError(f"cannot run {self.binary}: {error}") from error
-        if process.returncode:
-            raise KernelError(complaint)
-        return said
+        if done.returncode:
+            raise KernelError(done.stderr)
+        return done.stdout

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from libtortie.errors import KernelError
+from libtortie.files import NotRegular, read_bytes
 
 Mark = tuple[int, int, int]
 """Inode, size and time of the last write of a file."""
@@ -77,7 +78,7 @@ class StatusFiles:
     def body(self, name: str) -> str:
         """What a file says; empty where there is none. Raises `KernelError`."""
         try:
-            return (self._directory / name).read_text(encoding="utf-8", errors="replace")
+            return read_bytes(self._directory / name).decode(errors="replace")
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -108,11 +109,11 @@ class StatusFiles:
             return
         path, wanted = self._directory / name, body.encode()
         try:
-            if path.read_bytes() == wanted:
+            if read_bytes(path) == wanted:
                 if mark is not None:
                     self._seen[name] = body, mark
                 return
-        except FileNotFoundError:
+        except (FileNotFoundError, NotRegular):
             pass
         temporary = self._directory / f"{_TEMPORARY}{os.getpid()}"
         temporary.write_bytes(wanted)

@@ -7,10 +7,10 @@ certificates beside `http`, half a pair, a user without a password.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from libtortie.errors import InvalidInput
+from libtortie.files import read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _check_files(config: EtcdConfig, tls: bool) -> None:
 
 def _read(name: str, path: str) -> bytes:
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise InvalidInput(f"{name}: {error}") from error
     if b"-----BEGIN " not in data:

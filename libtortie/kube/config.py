@@ -10,15 +10,18 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from libtortie.errors import InvalidInput
+from libtortie.files import read_bytes, read_text
 from libtortie.kube import exec_plugin
 from libtortie.kube.exec_plugin import ExecPlugin
+
+T = TypeVar("T")
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _USER_REFUSED = {
@@ -101,7 +104,7 @@ def in_cluster(
             "not in a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
         )
     token_file = directory / "token"
-    if not read_file(token_file).strip():
+    if not read_word(token_file):
         raise InvalidInput(f"{token_file} is empty")
     namespace = directory / "namespace"
     bracketed = f"[{host}]" if ":" in host else host
@@ -109,7 +112,7 @@ def in_cluster(
         server=_server(f"https://{bracketed}:{port}", "KUBERNETES_SERVICE_HOST"),
         token_file=token_file,
         ca=Material(path=directory / "ca.crt"),
-        namespace=namespace.read_text().strip() if namespace.exists() else "",
+        namespace=read_word(namespace) if namespace.exists() else "",
     )
 
 
@@ -154,8 +157,17 @@ def reread(config: KubeConfig) -> KubeConfig:
 
 def read_file(path: Path) -> bytes:
     """A credential file's bytes. Raises `InvalidInput` naming it."""
+    return _read(path, read_bytes)
+
+
+def read_word(path: Path) -> str:
+    """What a file says but for the space around it. Raises `InvalidInput` naming the file."""
+    return _read(path, read_text).strip()
+
+
+def _read(path: Path, how: Callable[[Path], T]) -> T:
     try:
-        return path.read_bytes()
+        return how(path)
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
 

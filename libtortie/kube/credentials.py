@@ -9,7 +9,6 @@ OpenSSL (which wants a path) through an anonymous memory file, never through the
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from libtortie.errors import InvalidInput
 from libtortie.kube import exec_plugin
-from libtortie.kube.config import KubeConfig, Material, read_file, reread
+from libtortie.kube.config import KubeConfig, Material, read_word, reread
 
 LOG = logging.getLogger(__name__)
 Signature = tuple[tuple[int, int, int] | None, ...]
@@ -122,7 +121,7 @@ def describe(credentials: Credentials, wall: Callable[[], float] = time.time) ->
 
 def _token_of(path: Path) -> str:
     """A token file's content. Raises `InvalidInput` when it is empty or not a token."""
-    token = read_file(path).decode("ascii", "replace").strip()
+    token = read_word(path)
     if not token:
         raise InvalidInput(f"token file {path} is empty")
     if any(not "!" <= character <= "~" for character in token):
@@ -187,7 +186,7 @@ def _expiry(token: str, now: float) -> list[str]:
         padded = pieces[1] + "=" * (-len(pieces[1]) % 4)
         claims = json.loads(base64.urlsafe_b64decode(padded))
         expires, begins = claims.get("exp"), claims.get("nbf")
-    except (binascii.Error, ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return []
     if isinstance(begins, int | float) and begins > now:
         return [f"not valid for another {_span(begins - now)} by this node's clock"]

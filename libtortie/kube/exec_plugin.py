@@ -153,7 +153,7 @@ def _answer(plugin: ExecPlugin, data: bytes) -> Obtained:
         body = json.loads(data)
         status = body["status"]
         version, kind = body["apiVersion"], body["kind"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(f"{where}: its answer is no ExecCredential with a status") from error
     if (version, kind) != (plugin.api_version, "ExecCredential") or not isinstance(status, dict):
         raise InvalidInput(f"{where}: its answer is no ExecCredential of {plugin.api_version}")

@@ -25,7 +25,10 @@ FILE_NAME_MAX = 255
 """Bytes of a file's name (NAME_MAX of Linux's file systems)."""
 
 _ALIAS = "tortie:"
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+"""One word of a DNS name, as a pattern."""
+_LABEL = re.compile(LABEL)
+_NODE_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*")
 
 HANDLE_MAX = 128
 VM_MARK = ".vmi."
@@ -35,6 +38,11 @@ KUBERNETES_NAME_MAX = 253
 
 ORCHESTRATOR_K8S = "k8s"
 ORCHESTRATOR_CNI = "cni"
+
+
+def is_node_name(text: str) -> bool:
+    """Whether a node may be called so: a lower-case DNS name, as Kubernetes has it."""
+    return _NODE_NAME.fullmatch(text) is not None
 
 
 def host_ifname(namespace: str, pod: str, ifname: str = FIRST_INTERFACE) -> str:

@@ -357,3 +357,30 @@ def test_no_bundle(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text("{")
     with pytest.raises(InvalidInput, match=r"bundle\.json: : Invalid JSON"):
         read_bundle(tmp_path, MACHINE)
+
+
+@pytest.mark.parametrize("odd", ["/dev/zero", "pipe", "longer"])
+def test_a_bundles_file_that_is_another_is_read_no_further_than_its_size(
+    odd: str, tmp_path: Path
+) -> None:
+    node = Node(tmp_path)
+    bundle = node.bundle("1.0")
+    file = bundle.source / "lib" / "module.py"
+    if odd == "longer":
+        file.write_text(file.read_text() + "x" * 1000)
+    else:
+        file.unlink()
+        if odd == "pipe":
+            os.mkfifo(file)
+        else:
+            file.symlink_to(odd)
+    with pytest.raises((InvalidInput, OSError), match=r"module\.py"):
+        node.home.put_in_use(bundle)
+    assert node.names() == []
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    file = {"mode": 0o644, "size": 0, "sha256": ""}
+    source = make_bundle(tmp_path / "source", files={"lib/a\0b": file})
+    with pytest.raises(InvalidInput, match="is not a name within the bundle"):
+        read_bundle(source, MACHINE)

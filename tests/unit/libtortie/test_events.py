@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -295,3 +296,11 @@ def test_a_stop_does_not_wait_for_another_attempt(
     sender.stop()
     thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("end", ["-", ".", "-.-"])
+def test_an_events_name_is_one_for_the_api_where_its_objects_is_cut(end: str) -> None:
+    name = f"{'a' * (230 - len(end))}{end}{'b' * 20}"
+    notice = Notice(pod("shop", name), "Reason", "text")
+    found = told(correlator().decide(notice, NOW, 0.0)).series.name
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", found)

@@ -374,3 +374,31 @@ def test_a_key_has_a_path_of_its_own() -> None:
     store.create(HistoryKey("vm", "1-a"), Facts((fact(),)))
     assert store.names(History("vm")) == (HistoryKey("vm", "1-a"),)
     assert store.names(History("pod")) == ()
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x1c", "\x85", "\u2028", "\u2029", "\r", "\n", "\0"])
+def test_a_text_with_ends_of_lines_in_it_is_one_fact(spool: Spool, end: str) -> None:
+    step = {"step": Step.REFUSED.value, "migration_uid": "m", "reason": f"one{end}two"}
+    spool.append([fact(What.MIGRATION, details=step)])
+    (read,) = read_facts(spool.path.read_bytes())
+    assert read.details["reason"] == f"one{end}two"
+
+
+def test_what_a_disk_took_half_of_is_counted_as_lost(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+    spool.append([fact(What.GRANTED)])
+    assert spool.lost == 1
+    monkeypatch.setattr(os, "write", write)
+    spool.append([fact(What.PROMOTED)])
+    assert [one.what for one in read_facts(spool.path.read_bytes())] == [What.PROMOTED]
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999", "x", ""])
+def test_a_number_that_is_none_is_not_known(text: str) -> None:
+    raised = {"step": Step.RAISED.value, "migration_uid": "m", "latency_ms": text}
+    ended = {"step": Step.SETTLED.value, "migration_uid": "m", "downtime_ms": text}
+    (one,) = migrations([fact(What.MIGRATION, details=raised), fact(What.MIGRATION, details=ended)])
+    assert one.sign_to_route_ms is None and one.downtime_ms is None

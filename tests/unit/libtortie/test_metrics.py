@@ -108,3 +108,17 @@ def test_the_recent_ones_are_kept_and_the_oldest_goes() -> None:
     assert exposition([recent]).splitlines()[2:] == ['s{vm="a"} 3', 's{vm="c"} 4']
     with pytest.raises(ValueError, match="labels"):
         recent.set(1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (float("nan"), "NaN"),
+        (float("inf"), "+Inf"),
+        (float("-inf"), "-Inf"),
+        (1e300, str(int(1e300))),
+    ],
+)
+def test_a_number_that_is_none_spoils_no_scrape(value: float, text: str) -> None:
+    found = exposition([Gauge("odd", "Odd.", lambda: value), Gauge("even", "Even.", lambda: 2.0)])
+    assert f"odd {text}\n" in found and "even 2\n" in found

@@ -120,3 +120,13 @@ def test_a_probe_tells_strangers_its_status_only() -> None:
     assert told.status == kept.status == 503
     assert probe({"api": ""}, trusted=False).body == "ok\n"
     assert probe({}).status == 200
+
+
+@pytest.mark.parametrize("token", ["plain", "Überraschung", "\u2028"])
+def test_a_token_of_any_characters_is_taken_as_its_bytes(token: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"{token}\n")
+    heard = f"Bearer {token}".encode().decode("latin-1")  # as the server's own parser has it
+    assert proves(heard, tokens_in(str(file)))
+    assert proves(f"Basic {b64encode(f'me:{token}'.encode()).decode()}", tokens_in(str(file)))
+    assert not proves(heard + "x", tokens_in(str(file)))

@@ -15,7 +15,7 @@ from libtortie.datastore.etcd_cluster import EtcdCluster
 from libtortie.datastore.etcd_config import EtcdConfig, Timing
 from libtortie.datastore.etcd_rpc import Failure
 from libtortie.datastore.sqlite import SqliteDatastore
-from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate, given
+from libtortie.deadline import MOST_FORGIVEN, STEP, Deadline, communicate, given, run
 from libtortie.errors import NotFound, Unavailable
 from libtortie.kube.transport import DeadlineError, Limits
 from libtortie.linux import netns
@@ -282,3 +282,9 @@ def test_a_long_input_is_read_in_however_many_steps() -> None:
         )
     out, err = communicate(process, Hasty(60.0))
     assert (out == text, err) == (True, "end\n")
+
+
+def test_what_a_program_prints_may_be_anything() -> None:
+    command = ["/bin/sh", "-c", "cat; printf '\\377'; printf 'no\\376' >&2; exit 3"]
+    done = run(command, Deadline(60.0), "in")
+    assert (done.stdout, done.stderr, done.returncode) == ("in\ufffd", "no\ufffd", 3)

@@ -118,6 +118,7 @@ class TestNames:
 def test_until_when_a_certificate_is_valid(tmp_path: Path) -> None:
     pem = Authority(tmp_path).server("node1").cert.read_text()
     assert timedelta(hours=23) < not_after(pem) - datetime.now(UTC) < timedelta(hours=25)
+    assert not_after(f"what openssl says of it\n{pem}{pem}") == not_after(pem)
     assert days_left(NOW + timedelta(hours=36), NOW) == 1.5
     assert days_left(NOW - timedelta(hours=36), NOW) == -1.5
 
