@@ -16,6 +16,8 @@ from typing import BinaryIO
 MOST_BYTES = 64 << 20
 """Of one file: more is a mistake, and would take the memory of who reads it."""
 
+_NOT_REGULAR = "not a regular file"
+
 Name = str | os.PathLike[str]
 Stamp = tuple[int, int, int]
 
@@ -31,7 +33,7 @@ def open_regular(path: Name) -> Iterator[BinaryIO]:
     descriptor = _opened(name)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NotRegular(errno.EINVAL, "is not a regular file", name)
+            raise NotRegular(errno.EINVAL, _NOT_REGULAR, name)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
     finally:
@@ -73,6 +75,6 @@ def _opened(name: str) -> int:
     except ValueError as error:  # NUL, or what the file system's encoding does not have
         raise OSError(errno.EINVAL, "this cannot be a file's name", name) from error
     except OSError as error:
-        if error.errno == errno.ENXIO:
-            raise NotRegular(errno.EINVAL, "is a socket", name) from error
+        if error.errno == errno.ENXIO:  # a socket
+            raise NotRegular(errno.EINVAL, _NOT_REGULAR, name) from error
         raise

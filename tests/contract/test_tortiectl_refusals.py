@@ -105,7 +105,7 @@ def test_files_that_are_no_configuration(machine: Machine, text: str, words: str
 def test_what_is_no_regular_file_is_not_waited_for(machine: Machine, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path):
-        refused(machine.run("get", "ippools", "-c", str(path)), f"{path} is not a regular file")
+        refused(machine.run("get", "ippools", "-c", str(path)), f"{path}: not a regular file")
 
 
 def test_arguments_that_are_not_utf8(machine: Machine) -> None:

@@ -1,4 +1,5 @@
-"""Rules of the house that no linter knows: sizes, and a reason for each silenced line."""
+"""Rules of the house that no linter knows: sizes, a reason for each silenced line, and which places
+alone may do what hides pitfalls."""
 
 from __future__ import annotations
 
@@ -11,6 +12,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES, MOST_LINES_OF_FUNCTION = 500, 60
+DAEMONS = ("cni_plugin/", "controllers/", "felix_shim/", "ipam/", "libtortie/", "migration_proxy/")
+READING = re.compile(r"\.read_(text|bytes)\(")
+OF_THE_KERNEL_OR_OURS = {
+    "cni_plugin/conflist.py",
+    "cni_plugin/program.py",
+    "cni_plugin/units.py",
+    "controllers/page/site.py",
+    "felix_shim/state.py",
+    "libtortie/datastore/sqlite_file.py",
+    "migration_proxy/tcp_sockets.py",
+}
+"""Read what cannot be a pipe: files of the package, and of /proc."""
 SILENCED = re.compile(r"# type: ignore(?!\[[a-z-]+(, ?[a-z-]+)*\]  # \S)")
 
 
@@ -54,3 +67,27 @@ def test_each_silenced_type_error_has_a_reason(sources: dict[str, str]) -> None:
         if SILENCED.search(line)
     ]
     assert silent == []
+
+
+def test_files_of_others_are_read_by_libtortie_files(sources: dict[str, str]) -> None:
+    found = {
+        name for name, text in sources.items() if name.startswith(DAEMONS) and READING.search(text)
+    }
+    assert found == OF_THE_KERNEL_OR_OURS
+
+
+def test_programs_that_are_waited_for_are_run_by_libtortie_deadline(
+    sources: dict[str, str],
+) -> None:
+    """Others stay open: BIRD in the foreground, the migration proxy, a delegate that is fed."""
+    found = {
+        name
+        for name, text in sources.items()
+        if name.startswith(DAEMONS) and "subprocess.Popen(" in text
+    }
+    assert found == {
+        "cni_plugin/child.py",
+        "felix_shim/drivers/bird.py",
+        "felix_shim/proxy_keeper.py",
+        "libtortie/deadline.py",
+    }
