@@ -18,6 +18,8 @@ from libtortie.errors import InvalidInput
 
 LONGEST = 300.0
 """Seconds; a lease that says longer (edited by hand) is waited for no longer than this."""
+MOST_TRANSITIONS = 1 << 31
+"""The API refuses as many; then they are counted from zero, rather than by nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def plan(election: Election, *, exists: bool, now: float, clock: datetime) -> St
         acquired = before.spec.acquired or clock
         spec = _mine(election, acquired, clock, before.spec.transitions)
     else:
-        spec = _mine(election, clock, clock, before.spec.transitions + 1)
+        spec = _mine(election, clock, clock, (before.spec.transitions + 1) % MOST_TRANSITIONS)
     return Update(spec, before.version)
 
 

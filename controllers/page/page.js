@@ -30,7 +30,11 @@ async function again() {
       away.hidden = false;
     }
   }
-  setTimeout(again, 1000 * Number(root.dataset.refresh));
+  later();
 }
 
-setTimeout(again, 1000 * Number(root.dataset.refresh));
+function later() {
+  setTimeout(again, 1000 * (Number(root.dataset.refresh) || 5)); // a proxy's own page has none
+}
+
+later();

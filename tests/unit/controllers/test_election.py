@@ -295,6 +295,17 @@ def test_a_lease_for_ever_ends_all_the_same(site: Electorate) -> None:
     assert site.leaders == ["b"]
 
 
+def test_the_last_transition_that_the_api_can_hold_is_not_the_last(site: Electorate) -> None:
+    site.candidate("a").attempt()
+    site.edit(holderIdentity="gone", leaseTransitions=2**31 - 1)
+    b = site.candidate("b")
+    b.attempt()
+    site.now += 16
+    b.attempt()
+    assert site.leaders == ["b"]
+    assert site.lease().spec.lease_transitions == 0
+
+
 def test_what_others_wrote_beside_the_spec_stays(site: Electorate) -> None:
     one = site.candidate("a")
     one.attempt()
