@@ -166,6 +166,27 @@ def test_a_client_certificate_or_a_token_is_enough(tmp_path: Path) -> None:
             get(f"http://127.0.0.1:{server.port}/secret")
 
 
+def test_each_connection_proves_itself_anew(tmp_path: Path) -> None:
+    """A session that is resumed would outlive its client's certificate."""
+    authority = Authority(tmp_path)
+    pair, context = authority.server("page"), trusting(authority, authority.client("prometheus"))
+    place = Place(0, "", "", str(pair.cert), str(pair.key), str(authority.cert))
+    with served(place) as server:
+        where, session = ("127.0.0.1", server.port), None
+        for _ in range(3):
+            with (
+                socket.create_connection(where, DEADLINE) as raw,
+                context.wrap_socket(raw, server_hostname="127.0.0.1", session=session) as spoken,
+            ):
+                spoken.sendall(b"GET /secret HTTP/1.0\r\n\r\n")
+                assert spoken.makefile("rb").read().startswith(b"HTTP/1.0 200")
+                assert not spoken.session_reused
+                session = spoken.session
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(OSError):
+            get(f"https://127.0.0.1:{server.port}/secret", context)
+
+
 def test_a_new_certificate_is_taken_and_half_a_one_is_not(tmp_path: Path) -> None:
     first, second = Authority(tmp_path, "ca-1"), Authority(tmp_path, "ca-2")
     pair, new = first.server("page"), second.server("page-2")
