@@ -13,13 +13,11 @@ from itertools import product
 
 from felix_shim.rules import (
     Chain,
-    Goto,
     InNets,
     InSet,
     IsIcmp,
     IsProtocol,
     IsVersion,
-    Jump,
     Log,
     Match,
     OnPort,
@@ -85,12 +83,6 @@ def sets_of(chain: Chain) -> frozenset[SetKey]:
     return frozenset(
         match.key for rule in chain for match in rule.matches if isinstance(match, InSet)
     )
-
-
-def chains_of(chain: Chain) -> frozenset[str]:
-    """The chains that a chain's rules lead to."""
-    verdicts = (rule.verdict for rule in chain)
-    return frozenset(one.chain for one in verdicts if isinstance(one, Jump | Goto))
 
 
 def _ways(rule: PolicyRule) -> Iterator[tuple[Match, ...]]:

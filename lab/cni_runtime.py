@@ -21,7 +21,6 @@ from lab.tools import LabError
 RUNTIME_VERSIONS = ("1.1.0", "1.0.0", "0.4.0", "0.3.1")
 BIN_DIR = "/opt/cni/bin"
 PLUGIN_DEADLINE_S = 120.0
-CODE_TRY_AGAIN = 11
 
 
 class CniError(LabError):

@@ -28,7 +28,6 @@ IN_FLIGHT_NS = 5 * clock.NS_PER_MS
 SIGNS = ("rarp", "garp", "ip")
 OWN_FRAMES = ("garp", "arp", "ip")
 """What a guest's own kernel sends; RARP is QEMU's."""
-EARLY_NS = 20 * clock.NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)

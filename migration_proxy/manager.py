@@ -126,7 +126,7 @@ class ProxyManager:
         peer: IPAddress | None = None,
         peer_name: str = "",
     ) -> PortMap:
-        """M1: one TCP listener for each target socket; where they are.
+        """One TCP listener for each target socket; where they are.
 
         Raises `ShuttingDown`, `InvalidInput`, `Unavailable`.
         """
@@ -137,7 +137,7 @@ class ProxyManager:
         return self.target_listener_ports(key)
 
     def target_listener_ports(self, key: str) -> PortMap:
-        """M3: where a migration's target listens; an empty map for none."""
+        """Where a migration's target listens; an empty map for none."""
         with self._lock:
             found = self._maps[Side.TARGET].get(key)
             if found is None:
@@ -146,7 +146,7 @@ class ProxyManager:
             return PortMap(ports, found.generation)
 
     def stop_target_listener(self, key: str) -> None:
-        """M6: end a target's listeners and streams; nothing for an unknown key."""
+        """End a target's listeners and streams; nothing for an unknown key."""
         self._stop(Side.TARGET, key)
 
     def start_source_listener(
@@ -159,7 +159,7 @@ class ProxyManager:
         peer_name: str = "",
         rate: int | None = None,
     ) -> tuple[str, ...]:
-        """M4: one unix socket for each port of the target; their files.
+        """One unix socket for each port of the target; their files.
 
         `rate` in bytes a second; None: the configured one. Raises as `start_target_listener`.
         """
@@ -177,17 +177,17 @@ class ProxyManager:
         return self.source_listener_files(key)
 
     def source_listener_files(self, key: str) -> tuple[str, ...]:
-        """M5: a source's sockets; none for an unknown key."""
+        """A source's sockets; none for an unknown key."""
         with self._lock:
             found = self._maps[Side.SOURCE].get(key)
             return tuple(one.path for one in found.files) if found else ()
 
     def stop_source_listener(self, key: str) -> None:
-        """M6: end a source's listeners and streams and remove its sockets."""
+        """End a source's listeners and streams and remove its sockets."""
         self._stop(Side.SOURCE, key)
 
     def open_listener_count(self) -> int:
-        """M7: how many keys there are, of both sides."""
+        """How many keys there are, of both sides."""
         with self._lock:
             return self._count()
 

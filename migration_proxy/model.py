@@ -53,11 +53,6 @@ class Verdict(StrEnum):
     REPLACE = "replace"
 
 
-def migration_ports(block: bool) -> tuple[int, ...]:
-    """The logical ports of QEMU's own streams; `block`: disks are copied, too."""
-    return (DIRECT_PORT, BLOCK_PORT) if block else (DIRECT_PORT,)
-
-
 def proxy_key(key: str, port: int) -> str:
     """What a stream's socket is named after."""
     return f"{key}-{port}" if port else key

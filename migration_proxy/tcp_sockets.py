@@ -41,7 +41,7 @@ class Patience:
 
 
 def wildcard(disable_ipv6: Path = _DISABLE_IPV6) -> IPAddress:
-    """M2: all addresses of both families, or of IPv4 where IPv6 is off."""
+    """All addresses of both families, or of IPv4 where IPv6 is off."""
     try:
         off = disable_ipv6.read_text().startswith("1")
     except OSError:

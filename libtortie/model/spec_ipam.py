@@ -24,7 +24,6 @@ from libtortie.model.spec_shape import (
 COOLDOWN_LIMIT = 1200
 """Seconds."""
 MAX_BLOCKS_LIMIT = 1_000_000
-DEFAULT_TIER_ORDER = 1_000_000
 _LINK_LOCAL = (ip_network("169.254.0.0/16"), ip_network("fe80::/10"))
 _ENCAPSULATION = one_of("Never", "Always", "CrossSubnet")
 _USES = ["Workload", "Tunnel"]

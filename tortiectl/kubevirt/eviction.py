@@ -10,7 +10,6 @@ from tortiectl.kubevirt.settings import Settings
 LIVE_MIGRATE, IF_POSSIBLE, EXTERNAL, NONE = (
     "LiveMigrate", "LiveMigrateIfPossible", "External", "None",
 )  # fmt: skip
-STRATEGIES = (NONE, LIVE_MIGRATE, IF_POSSIBLE, EXTERNAL)
 
 
 class Fate(StrEnum):

@@ -122,16 +122,6 @@ def sorted_out(model: type[T], bodies: tuple[Json, ...]) -> Listed[T]:
     return Listed(tuple(read), tuple(unreadable))
 
 
-def require_kubevirt(objects: Objects) -> None:
-    """Raises `NotFound` where there is no KubeVirt whose VMs could be read."""
-    try:
-        objects.list(VMI.api, "default", label_selector="tortie.io/none=none")
-    except NotServed:
-        raise absent(objects) from None
-    except Unauthorized:
-        return  # whoever may not list them in this namespace may in another
-
-
 def absent(objects: Objects) -> NotFound:
     """What to say where KubeVirt's VMs are not served."""
     if GROUP in objects.groups():

@@ -14,7 +14,6 @@ from migration_proxy.model import (
     Verdict,
     check_path,
     logical_port,
-    migration_ports,
     next_generation,
     path_in_pod,
     plan,
@@ -26,11 +25,6 @@ from migration_proxy.model import (
 
 PEER = ipaddress.ip_address("192.0.2.7")
 OTHER = ipaddress.ip_address("2001:db8::7")
-
-
-def test_the_ports_depend_on_whether_disks_are_copied() -> None:
-    assert migration_ports(False) == (49152,)
-    assert migration_ports(True) == (49152, 49153)
 
 
 def test_names_are_kubevirts() -> None:
