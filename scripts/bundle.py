@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTION = "tortie"
+MANIFEST = "bundle.json"
 UNUSED = re.compile(
     r"(test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|pydoc_data|__phello__"
     r"|site-packages|dist-packages|__pycache__|config-[^/]*)"
@@ -39,10 +40,12 @@ PACKAGES = (
 
 
 def main() -> None:
-    """Build, and say how large it became."""
-    target, launcher, *programs = map(Path, sys.argv[1:])
-    if target.exists():
-        shutil.rmtree(target)
+    """Build, and say how large it became; a bundle that was there is replaced at the end."""
+    wanted, launcher, *programs = map(Path, sys.argv[1:])
+    if wanted.exists() and not (wanted / MANIFEST).is_file():
+        raise SystemExit(f"{wanted} is there and is no bundle: remove it, or name another place")
+    target = wanted.with_name(f".{wanted.name}.new")
+    shutil.rmtree(target, ignore_errors=True)
     library = target / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     (target / "libexec").mkdir(parents=True)
     copy_standard_library(library)
@@ -56,7 +59,11 @@ def main() -> None:
     copy_libraries(target)
     make_bin(target / "bin", launcher, ["python3", *names])
     compile_all(library)
-    write_manifest(target)
+    size = write_manifest(target)
+    if wanted.exists():
+        shutil.rmtree(wanted)
+    target.rename(wanted)
+    sys.stdout.write(f"{wanted}: {size}\n")
 
 
 def copy_standard_library(library: Path) -> None:
@@ -181,8 +188,8 @@ def compile_all(library: Path) -> None:
         raise SystemExit("a module cannot be compiled")
 
 
-def write_manifest(target: Path) -> None:
-    """`bundle.json`: version, machine, and every file."""
+def write_manifest(target: Path) -> str:
+    """`bundle.json`: version, machine, and every file; how many and how large they are."""
     version: dict[str, str] = {}
     exec((ROOT / "libtortie" / "__init__.py").read_text(), version)
     files: dict[str, dict[str, object]] = {}
@@ -200,9 +207,9 @@ def write_manifest(target: Path) -> None:
                 "sha256": hashlib.sha256(content).hexdigest(),
             }
     body = {"version": version["__version__"], "machine": os.uname().machine, "files": files}
-    (target / "bundle.json").write_text(json.dumps(body, indent=1) + "\n")
+    (target / MANIFEST).write_text(json.dumps(body, indent=1) + "\n")
     size = sum(int(str(one.get("size", 0))) for one in files.values())
-    sys.stdout.write(f"{target}: {len(files)} files, {size / 2**20:.0f} MiB\n")
+    return f"{len(files)} files, {size / 2**20:.0f} MiB"
 
 
 def is_elf(path: Path) -> bool:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -384,3 +385,15 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     source = make_bundle(tmp_path / "source", files={"lib/a\0b": file})
     with pytest.raises(InvalidInput, match="is not a name within the bundle"):
         read_bundle(source, MACHINE)
+
+
+def test_making_a_bundle_removes_nothing_that_is_none(tmp_path: Path) -> None:
+    somebodys = tmp_path / "home"
+    somebodys.mkdir()
+    (somebodys / "letter").write_text("dear")
+    script = Path(__file__).parents[3] / "scripts" / "bundle.py"
+    command = [sys.executable, script, somebodys, "launcher"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{somebodys} is there and is no bundle" in done.stderr
+    assert (somebodys / "letter").read_text() == "dear"
