@@ -7,6 +7,7 @@ for `LATE_SECONDS` is away, whether it said so or not. A probe never changes wha
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -93,14 +94,11 @@ def api_answers(kube: HttpKubeClient) -> None:
 
 
 def can_write(directory: Path) -> None:
-    """Whether a file of a page can be kept in a directory. Raises OSError."""
-    path = directory / f".probe.{os.getpid()}"
+    """Whether a file of a page can be kept in a directory. Raises OSError; a kill leaves nothing."""
     try:
-        with path.open("wb") as file:
+        with tempfile.TemporaryFile(dir=directory) as file:
             file.write(bytes(FILE_BYTES))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise OSError(error.errno, f"{directory}: {error.strerror}") from error
-    finally:
-        path.unlink(missing_ok=True)

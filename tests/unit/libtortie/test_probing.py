@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -85,3 +87,13 @@ def test_a_directory_is_written_to_and_left_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError, match=f"{tmp_path}/gone: No such file"):
         can_write(tmp_path / "gone")
+
+
+def test_a_probe_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    body = (
+        "import os, pathlib, sys; from libtortie.probing import can_write; "
+        "os.fsync = os._exit; can_write(pathlib.Path(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", body, tmp_path], check=False)
+    assert done.returncode != 0, "it ended at the step"
+    assert list(tmp_path.iterdir()) == []
