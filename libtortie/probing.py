@@ -94,7 +94,7 @@ def api_answers(kube: HttpKubeClient) -> None:
 
 
 def can_write(directory: Path) -> None:
-    """Whether a file of a page can be kept in a directory. Raises OSError; a kill leaves nothing."""
+    """Whether a directory keeps a file of a page; a kill leaves nothing. Raises OSError."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(bytes(FILE_BYTES))

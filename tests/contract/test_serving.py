@@ -215,6 +215,51 @@ def test_files_that_cannot_be_used_are_told_before_the_start(tmp_path: Path) -> 
         made(Place(0, "", "", str(pair.cert), str(pair.key), none)).check()
 
 
+ODD_REQUESTS = {
+    "absolute": b"GET http://127.0.0.1/secret HTTP/1.1",
+    "two-slashes": b"GET //secret HTTP/1.1",
+    "another-host": b"GET //state/secret HTTP/1.1",
+    "below": b"GET /state/../secret HTTP/1.1",
+    "below-encoded": b"GET /state/%2e%2e/secret HTTP/1.1",
+    "fragment": b"GET /secret#/state HTTP/1.1",
+    "query": b"GET /secret?/state HTTP/1.1",
+    "parameters": b"GET /secret;/state HTTP/1.1",
+    "head": b"HEAD /secret HTTP/1.1",
+    "post": b"POST /secret HTTP/1.1",
+    "options": b"OPTIONS * HTTP/1.1",
+    "old": b"GET /secret",
+    "no-token": b"GET /secret HTTP/1.1\r\nAuthorization: Bearer",
+    "blank-token": b"GET /secret HTTP/1.1\r\nAuthorization: Bearer  ",
+    "nul": b"GET /secret HTTP/1.1\r\nAuthorization: Bearer right\0",
+    "folded": b"GET /secret HTTP/1.1\r\nAuthorization: Bearer\r\n wrong",
+    "two-tokens": b"GET /secret HTTP/1.1\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b",
+    "no-basic": b"GET /secret HTTP/1.1\r\nAuthorization: Basic Og==",
+    "half-basic": b"GET /secret HTTP/1.1\r\nAuthorization: Basic !",
+    "injected": b"GET /secret%0d%0aX-Made-Up:%20x HTTP/1.1",
+    "many-headers": b"GET /secret HTTP/1.1" + b"\r\nX: x" * 200,
+    "long": b"GET /" + b"a" * 70_000 + b" HTTP/1.1",
+    "noise": bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_REQUESTS)
+def test_no_odd_request_gets_in_or_harms_who_asks_next(odd: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("right")
+    told: list[str] = []
+    with served(Place(0, token_file=str(token)), told) as server:
+        with socket.create_connection(("127.0.0.1", server.port), DEADLINE) as client:
+            try:
+                client.sendall(ODD_REQUESTS[odd] + b"\r\n\r\n")
+                said = client.makefile("rb").read()
+            except ConnectionError:  # hung up on before all of it was read
+                said = b""
+        assert b"secret of" not in said and b"X-Made-Up" not in said
+        url = f"http://127.0.0.1:{server.port}/secret"
+        assert get(url, headers={"Authorization": "Bearer right"})[0] == 200
+    assert told == []
+
+
 def test_a_page_that_fails_is_told_and_tells_its_reader_nothing() -> None:
     told: list[str] = []
     with served(Place(0), told) as server:
