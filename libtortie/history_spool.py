@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import Malformed
 from libtortie.files import read_bytes
 from libtortie.history import keep
+from libtortie.json_lines import objects
 from libtortie.model.history import Fact, from_wire, to_wire
 
 SPOOL_BYTES = 4 << 20
@@ -106,11 +107,7 @@ class Spool:
 def read_facts(data: bytes) -> tuple[Fact, ...]:
     """The facts of a spool's lines; what a kill or a full disk has cut short is passed over."""
     found: list[Fact] = []
-    for line in data.decode(errors="replace").split("\n"):  # JSON may hold other ends of lines
-        if not line:
-            continue
-        try:
-            found.append(from_wire("a line", json.loads(line)))
-        except (Malformed, ValueError, RecursionError):
-            continue
+    for one in objects(data.decode(errors="replace")):
+        with suppress(Malformed):
+            found.append(from_wire("a line", one))
     return tuple(found)

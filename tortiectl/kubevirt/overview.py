@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ipam import vm_handles
 from ipam.vm_handles import VMHandle
 from libtortie.history import sentence
+from libtortie.json_lines import objects
 from libtortie.kube.migrations import Migration
 from libtortie.model.history import Fact, to_wire
 from libtortie.model.ipam import Owner
@@ -173,17 +173,14 @@ def document(one: Overview, audit: Sequence[str]) -> dict[str, Any]:
 def audit_of(text: str, addresses: Sequence[str]) -> Iterator[str]:
     """Who had an address, by an agent's log: each pod that came or went with it."""
     wanted = set(addresses)
-    for line in text.splitlines():
-        try:
-            body = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(body, dict) or body.get("event") not in _EVENTS:
+    for body in objects(text):
+        verb = _EVENTS.get(str(body.get("event")))
+        if verb is None:
             continue
         listed = body.get("addresses")
         had = {str(one).partition("/")[0] for one in listed} if isinstance(listed, list) else set()
         for address in sorted(had & wanted):
-            verb, pod = _EVENTS[body["event"]], str(body.get("endpoint", "?")).rpartition("/")[0]
+            pod = str(body.get("endpoint", "?")).rpartition("/")[0]
             yield f"{body.get('time', '?')} {body.get('node', '?')}: {pod} {verb} {address}"
 
 

@@ -7,12 +7,12 @@ cause (the source hears of a cut-over after the target has raised the route, nev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from libtortie.json_lines import objects
 from libtortie.kube.migrations import Migration
 from libtortie.model.history import Fact, What
 from libtortie.timeline import (
@@ -75,12 +75,8 @@ def of_events(
 
 def of_log(text: str, subject: Subject) -> Iterator[Moment]:
     """An agent's: lines that name the migration or one of its pods; others are passed over."""
-    for line in text.splitlines():
-        try:
-            body = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(body, dict) or not _belongs(body, subject):
+    for body in objects(text):
+        if not _belongs(body, subject):
             continue
         when, event = time_of(str(body.get("time", ""))), str(body.get("event", ""))
         if when is not None and event:
