@@ -392,7 +392,7 @@ def test_making_a_bundle_removes_nothing_that_is_none(tmp_path: Path) -> None:
     somebodys.mkdir()
     (somebodys / "letter").write_text("dear")
     script = Path(__file__).parents[3] / "scripts" / "bundle.py"
-    command = [sys.executable, script, somebodys, "launcher"]
+    command = [sys.executable, str(script), str(somebodys), "launcher"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"{somebodys} is there and is no bundle" in done.stderr
