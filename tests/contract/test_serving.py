@@ -309,6 +309,7 @@ def test_who_says_nothing_makes_room_for_who_asks(
     """A crowd of strangers that hold connections does not make a kubelet's probe fail."""
     monkeypatch.setattr(serving, "MOST_REQUESTS", 2)
     monkeypatch.setattr(serving, "REQUEST_SECONDS", DEADLINE)
+    monkeypatch.setattr(serving._Handler, "timeout", DEADLINE)
     authority = Authority(tmp_path)
     pair = authority.server("page")
     files = {"cert_file": str(pair.cert), "key_file": str(pair.key)} if tls else {}
