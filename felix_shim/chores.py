@@ -89,6 +89,7 @@ class Chores:
     _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
+    _peers_with_workloads: bool = False
     _passwords: Mapping[SecretKey, str | None] = field(default_factory=dict, repr=False)
     _services: frozenset[ServiceAddress] | None = None
     _composer: Composer = field(default_factory=Composer)
@@ -112,6 +113,7 @@ class Chores:
         routed = self.out.routes.actual
         locals_ = (one for one in self.world.roster if not any(map(routed, one.destinations)))
         self.out.listen(desired.watched(locals_))
+        self._look_at_peers()
 
     def own(self) -> None:
         """Say which endpoints must own their VMs' addresses."""
@@ -124,6 +126,7 @@ class Chores:
 
         Until the first rules of this run are in, nobody knows which those are.
         """
+        self._look_at_peers()
         if not self.rules_ready:
             return
         endpoints = desired.in_force(self.world.roster, self.world.links_up)
@@ -268,6 +271,7 @@ class Chores:
             if problem not in self._bgp_problems:
                 self.log.error("bgp_setting_ignored", reason=problem)
         self._bgp_problems = plan.problems
+        self._peers_with_workloads = plan.wants_workloads
         self._submit(BIRD, partial(_whole, self.out.run_bird, plan.input))
 
     def _here(self) -> Here:
@@ -280,7 +284,15 @@ class Chores:
             Secrets(self._passwords, identity.secret_namespace),
             identity.wall(),
             self._services,
+            desired.bgp_workloads(self.world.roster, self.world.links_up)
+            if self.rules_ready
+            else None,
         )
+
+    def _look_at_peers(self) -> None:
+        """Workloads are other ones, or elsewhere: neighbours may be."""
+        if self._peers_with_workloads:
+            self.world.due.chores.add(BIRD)
 
     def told_of_bgp(self, event: BgpTold) -> None:
         """BGP's passwords, or services' addresses, are others than before."""

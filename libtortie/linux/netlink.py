@@ -27,6 +27,7 @@ from libtortie.linux.port import (
     VethPair,
 )
 from libtortie.linux.rtnetlink import (
+    RTM_DELADDR,
     RTM_DELROUTE,
     RTM_GETADDR,
     RTM_GETROUTE,
@@ -114,6 +115,20 @@ class NetlinkKernel:
             )
         except Refused as error:
             raise _link_or_kernel_error(error) from error
+
+    def delete_address(self, ifname: str, address: IPInterface) -> bool:
+        """Take an address from a link; False when it has none such, or there is no such link."""
+        ifindex = self._space.names.ifindex(ifname)
+        if not ifindex:
+            return False
+        body = wire.address_change(ifindex, address)
+        try:
+            self._space.channel.request(RTM_DELADDR, 0, body, f"delete {address} of {ifname}")
+        except Refused as error:
+            if error.code in (errno.EADDRNOTAVAIL, errno.ENODEV):
+                return False
+            raise
+        return True
 
     def routes(
         self,

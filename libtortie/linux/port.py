@@ -183,6 +183,10 @@ class Kernel(Protocol):
         """
         ...
 
+    def delete_address(self, ifname: str, address: IPInterface) -> bool:
+        """Take an address from a link; False when it has none such, or there is no such link."""
+        ...
+
     def routes(
         self,
         *,

@@ -295,6 +295,16 @@ class FakeKernel:
             if address not in held:
                 held.append(address)
 
+    def delete_address(self, ifname: str, address: IPInterface) -> bool:
+        """Take an address from a link."""
+        with self._open():
+            held = self.space.addresses.get(ifname, [])
+            if address not in held:
+                return False
+            self.namespaces.change("delete_address", f"{ifname} {address}")
+            held.remove(address)
+            return True
+
     def routes(
         self,
         *,

@@ -169,7 +169,14 @@ class OverlayNode(CalledNode):
 
     def signal_bird(self, number: int) -> None:
         """A signal to the node's BIRD."""
-        os.kill(int((self.root / "run" / "bird.pid").read_text()), number)
+        os.kill(self.bird_pid(), number)
+
+    def bird_pid(self) -> int:
+        """The node's BIRD; 0: none has begun."""
+        try:
+            return int((self.root / "run" / "bird.pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
 
 
 class OverlaySite:
