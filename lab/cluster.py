@@ -245,8 +245,8 @@ def tool(name: str) -> Path:
 
 
 def start_agent(state: StateDir, node: str) -> Process:
-    """A node's agent."""
-    command = [str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
+    """A node's agent, with the niceness of its systemd unit."""
+    command = ["nice", "-n", "-5", str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
     return spawn(
         state.ledger,
         f"agent of {node}",

@@ -3,7 +3,8 @@
 Each node is as in any lab: a network namespace with an agent and a BIRD of its own. One observer
 with a route monitor in every namespace says when each kernel sends to the new node, by one clock.
 It holds back what it has to tell until the kernels are done: a hundred BIRDs share this machine's
-processors with it, and on a real node there is none.
+processors with it, and on a real node there is none. The datastore is the API server: a SQLite file
+that a hundred agents follow would wake all of them with each write of one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from lab import control, names
 from lab.bench_rows import NEVER_MS, p99
 from lab.cluster import bring_up
+from lab.datastore import KUBERNETES
 from lab.durations import seconds
 from lab.measure import REVERT_GRACE_S, Witness, guest_ip, start_observers
 from lab.objects import LabVMI
@@ -29,6 +31,9 @@ from lab.topology import Topology
 REFLECTORS = 2
 CONVERGENCE = "1s"
 BLACKOUT_MS = 50.0
+COPY_S = 3
+"""How long the guest's memory takes to copy. Every agent hears that a migration runs, and here all
+of them share two processors: they are to be through with it when the guest moves."""
 HOLD_MS = 300
 """How long the observer tells nothing after the first that it saw."""
 VM = "fleet-vm"
@@ -65,7 +70,9 @@ def run_fleet(state: StateDir, nodes: int, moves: int, seed: int, tell: Tell) ->
 
     The caller holds the lock and tears the lab down. Raises `LabError` when a migration fails.
     """
-    topology = bring_up(state, nodes, CONVERGENCE, tell, reflectors=REFLECTORS)
+    topology = bring_up(
+        state, nodes, CONVERGENCE, tell, reflectors=REFLECTORS, datastore=KUBERNETES
+    )
     everywhere, dice = [node.name for node in topology.nodes], random.Random(seed)
     control.create_vm(VM, everywhere[-1])
     here = control.await_vm(VM).status.node_name
@@ -96,8 +103,8 @@ def move_vm(
     others = frozenset({*addresses, names.TOR} - {target})
     witness = Witness(target, addresses[target], others)
     with start_observers(state, topology, target, guest, witness, hold_ms=HOLD_MS):
-        blackout = {names.ANNOTATION_BLACKOUT: f"{BLACKOUT_MS:g}"}
-        job = control.create_migration(vm, target, blackout)
+        wishes = {names.ANNOTATION_BLACKOUT: f"{BLACKOUT_MS:g}", names.ANNOTATION_COPY: str(COPY_S)}
+        job = control.create_migration(vm, target, wishes)
         over = control.await_migration(job.metadata.name, lambda _: None)
         if over.status.phase != "Succeeded":
             reason = over.status.migration_state.failure_reason
