@@ -24,6 +24,7 @@ from lab.bench_rows import EXT, SOURCE, THIRD, Figures, Sort, figures_of, rows_o
 from lab.children import Child
 from lab.cluster import bring_up, make_way, meshed, start_agent, until
 from lab.durations import seconds
+from lab.fleet import Move, fleet_rows, run_fleet
 from lab.guest_store import PACKET, QEMU
 from lab.interrupts import interruptible, uninterrupted
 from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
@@ -51,6 +52,9 @@ class Numbers:
     silent: int
     killed: int
     qemu: int
+    moves: int = 0
+    """Of a VM about a large cluster, of `fleet` nodes."""
+    fleet: int = 0
 
     def plan(self) -> tuple[Sort, ...]:
         """The packet guest's that is connected, in turns: what the machine does happens to all."""
@@ -61,6 +65,11 @@ class Numbers:
             for number in range(count)
         ]
         return tuple(sort for _, sort in sorted(steps))
+
+    @property
+    def small(self) -> bool:
+        """Whether there is anything to do in the small lab."""
+        return any((self.packet, self.silent, self.killed, self.qemu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +97,42 @@ class Stage:
 def run_bench(state: StateDir, out: Path, numbers: Numbers, seed: int, tell: Tell) -> bool:
     """Measure; True when every row met its target."""
     found: list[Figures] = []
+    moves: list[Move] = []
     with lab_lock(), interruptible():
-        make_way(state)
-        try:
-            topology = bring_up(state, NODES, CONVERGENCE, tell)
-            stage = Stage(state, topology, _clients(topology), random.Random(seed), tell)
-            found += _migrations(stage, "bench-vm", PACKET, numbers.plan())
-            found += _migrations(stage, "bench-silent", PACKET, (Sort.SILENT,) * numbers.silent)
-            found += _migrations(stage, "bench-qemu", QEMU, (Sort.QEMU,) * numbers.qemu)
-        finally:
-            with uninterrupted():
-                tear_down(state)
-    runs = {"convergence": CONVERGENCE, "seed": seed, "migrations": list(map(asdict, found))}
-    return conclude(out, rows_of(found, NODES), runs, tell)
+        if numbers.small:
+            with _torn_down(state):
+                found += _small(state, numbers, seed, tell)
+        if numbers.fleet:
+            with _torn_down(state):
+                moves += run_fleet(state, numbers.fleet, numbers.moves, seed, tell)
+    runs = {
+        "convergence": CONVERGENCE,
+        "seed": seed,
+        "migrations": list(map(asdict, found)),
+        "fleet": list(map(asdict, moves)),
+    }
+    rows = (*rows_of(found, NODES), *fleet_rows(moves, numbers.fleet))
+    return conclude(out, rows, runs, tell)
+
+
+@contextmanager
+def _torn_down(state: StateDir) -> Iterator[None]:
+    """No lab before, none afterwards."""
+    make_way(state)
+    try:
+        yield
+    finally:
+        with uninterrupted():
+            tear_down(state)
+
+
+def _small(state: StateDir, numbers: Numbers, seed: int, tell: Tell) -> Iterator[Figures]:
+    """All migrations of the small lab."""
+    topology = bring_up(state, NODES, CONVERGENCE, tell)
+    stage = Stage(state, topology, _clients(topology), random.Random(seed), tell)
+    yield from _migrations(stage, "bench-vm", PACKET, numbers.plan())
+    yield from _migrations(stage, "bench-silent", PACKET, (Sort.SILENT,) * numbers.silent)
+    yield from _migrations(stage, "bench-qemu", QEMU, (Sort.QEMU,) * numbers.qemu)
 
 
 def _clients(topology: Topology) -> dict[str, str]:

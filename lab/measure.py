@@ -267,13 +267,19 @@ def start_stream(state: StateDir, address: str, netns: str = "") -> Child:
 
 
 def start_observers(
-    state: StateDir, topology: Topology, target: str, guest: tuple[str, str], witness: Witness
+    state: StateDir,
+    topology: Topology,
+    target: str,
+    guest: tuple[str, str],
+    witness: Witness,
+    *,
+    hold_ms: int = 0,
 ) -> Child:
-    """Frames on the target, routes on all nodes and the ToR."""
+    """Frames on the target, routes on all nodes and the ToR; told at once, or held back."""
     places = netns_paths(topology)
     address, mac = guest
     arguments = ["lab.observers", "--address", address, "--mac", mac]
-    arguments += ["--frames", f"{target}={places[target]}"]
+    arguments += ["--frames", f"{target}={places[target]}", "--hold-ms", str(hold_ms)]
     for place, path in places.items():
         arguments += ["--routes", f"{place}={path}"]
     return Child(state.ledger, arguments, tell=witness.tell)

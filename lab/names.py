@@ -6,7 +6,7 @@ under its state directory, so that `lab down` can find all of it without having 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
@@ -26,9 +26,14 @@ EXT_ADDRESS = IPv4Address("172.31.1.2")
 CLUSTER_AS = 64512
 TOR_AS = 65000
 ECHO_PORT = 7
-MAX_NODES = 9
+MAX_NODES = 100
 POLICY_TIMEOUT_S = 10
 """How long ADD waits for policy before the pod starts without."""
+
+REFLECTOR_CLUSTER = "244.0.0.1"
+"""The cluster id of the lab's route reflectors."""
+REFLECTOR_LABEL = "route-reflector"
+"""Nodes that have it are the others' reflectors."""
 
 METRIC_NORMAL = 1024
 METRIC_ELEVATED = 512
@@ -97,7 +102,7 @@ def cable(pod_uid: str) -> str:
 
 
 def lab_nodes(count: int) -> tuple[LabNode, ...]:
-    """`node1` … `nodeN` at .11 and up. Raises `ValueError` outside 1..9."""
+    """`node1` … `nodeN` at .11 and up. Raises `ValueError` outside 1 … `MAX_NODES`."""
     if not 1 <= count <= MAX_NODES:
         raise ValueError(f"a lab has 1 to {MAX_NODES} nodes, not {count}")
     first = CLUSTER_SUBNET.network_address + 10
@@ -105,6 +110,13 @@ def lab_nodes(count: int) -> tuple[LabNode, ...]:
         LabNode(f"node{n}", IPv4Interface(f"{first + n}/{CLUSTER_SUBNET.prefixlen}"))
         for n in range(1, count + 1)
     )
+
+
+def reflectors(nodes: Sequence[LabNode], count: int) -> tuple[LabNode, ...]:
+    """The nodes that reflect: the first so many. Raises `ValueError` for one that is not there."""
+    if not 0 <= count <= len(nodes):
+        raise ValueError(f"{count} of {len(nodes)} nodes cannot be route reflectors")
+    return tuple(nodes[:count])
 
 
 def api_url() -> str:

@@ -18,6 +18,7 @@ import selectors
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address
@@ -194,7 +195,44 @@ class Monitor:
         return self._names[ifindex]
 
 
-def watch(sniffer: Sniffer, monitors: list[Monitor], tell: Callable[[Seen], None]) -> None:
+class Holder:
+    """Tells nothing before `hold_s` seconds have passed since the first of it was seen: telling
+    takes the processor from those who are watched."""
+
+    def __init__(
+        self,
+        tell: Callable[[Seen], None],
+        hold_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tell = tell
+        self._hold_s = hold_s
+        self._now = now
+        self._held: list[Seen] = []
+        self._due = 0.0
+
+    def take(self, event: Seen) -> None:
+        """One more; told at once where nothing is held back."""
+        if not self._hold_s:
+            self._tell(event)
+            return
+        if not self._held:
+            self._due = self._now() + self._hold_s
+        self._held.append(event)
+
+    def patience(self) -> float | None:
+        """Seconds until `release` has something to do; None: nothing is held."""
+        return max(0.0, self._due - self._now()) if self._held else None
+
+    def release(self, *, whatever: bool = False) -> None:
+        """Tell what is due, or `whatever` is held."""
+        if self._held and (whatever or self._now() >= self._due):
+            for event in self._held:
+                self._tell(event)
+            self._held.clear()
+
+
+def watch(sniffer: Sniffer, monitors: list[Monitor], holder: Holder) -> None:
     """Report until stdin ends."""
     loop = selectors.DefaultSelector()
     loop.register(sys.stdin, selectors.EVENT_READ)
@@ -202,13 +240,15 @@ def watch(sniffer: Sniffer, monitors: list[Monitor], tell: Callable[[Seen], None
     for monitor in monitors:
         loop.register(monitor.sock, selectors.EVENT_READ, monitor)
     while True:
-        for key, _ in loop.select():
+        for key, _ in loop.select(holder.patience()):
             if key.data is None:
+                holder.release(whatever=True)
                 return
             for event in key.data.read():
-                tell(event)
+                holder.take(event)
             if key.data is sniffer and sniffer.sock.fileno() < 0:
                 loop.unregister(key.fileobj)
+        holder.release()
 
 
 def main() -> None:
@@ -218,6 +258,7 @@ def main() -> None:
     parser.add_argument("--mac", required=True)
     parser.add_argument("--frames", required=True)
     parser.add_argument("--routes", action="append", required=True)
+    parser.add_argument("--hold-ms", type=int, default=0, help="tell so much later, all at once")
     args = parser.parse_args()
     where, path = args.frames.split("=", 1)
     sniffer = Sniffer(open_sniffer(path, args.mac), where, args.address, clock.realtime_offset())
@@ -227,7 +268,8 @@ def main() -> None:
     ]
     clock.be_punctual(PRIORITY)
     print(json.dumps({"ready": True}), flush=True)
-    watch(sniffer, monitors, lambda event: print(json.dumps(asdict(event)), flush=True))
+    holder = Holder(lambda event: print(json.dumps(asdict(event)), flush=True), args.hold_ms / 1000)
+    watch(sniffer, monitors, holder)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,16 @@ from libtortie.model.resources import Resource, parse_resource
 from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE
 
 ResourceSeed = tuple[ResourceKey, Resource]
+ANNOTATION_CLUSTER = "projectcalico.org/RouteReflectorClusterID"
+"""On a core Node: where the datastore is the API, this makes it a route reflector."""
 NEVER, ALWAYS, CROSS_SUBNET = VXLAN_MODES = ("Never", "Always", "CrossSubnet")
 
 
-def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
+def resources(
+    convergence: str, vxlan: str = NEVER, *, reflected: bool = False
+) -> tuple[ResourceSeed, ...]:
     """Pool, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
-    pool's `vxlanMode`."""
+    pool's `vxlanMode`; `reflected`: BGP by route reflectors, no mesh."""
     specs: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
         (Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": True, "clusterType": "k8s,bgp"}),
         (
@@ -39,9 +43,9 @@ def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
         (
             Kind.BGP_CONFIGURATION,
             "default",
-            {"asNumber": names.CLUSTER_AS, "nodeToNodeMeshEnabled": True},
+            {"asNumber": names.CLUSTER_AS, "nodeToNodeMeshEnabled": not reflected},
         ),
-        (Kind.BGP_PEER, "tor", {"peerIP": str(names.TOR_ADDRESS), "asNumber": names.TOR_AS}),
+        *_peers(reflected=reflected),
         (
             Kind.FELIX_CONFIGURATION,
             "default",
@@ -49,6 +53,35 @@ def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
         ),
     )
     return tuple(_resource(kind, name, spec) for kind, name, spec in specs)
+
+
+def _peers(*, reflected: bool) -> tuple[tuple[Kind, str, dict[str, Any]], ...]:
+    """The ToR is every node's peer, or the reflectors'; they tell it the nodes' own addresses."""
+    tor = {"peerIP": str(names.TOR_ADDRESS), "asNumber": names.TOR_AS}
+    if not reflected:
+        return ((Kind.BGP_PEER, "tor", tor),)
+    selected = f"has({names.REFLECTOR_LABEL})"
+    return (
+        (Kind.BGP_PEER, "tor", {**tor, "nodeSelector": selected, "nextHopMode": "Keep"}),
+        (Kind.BGP_PEER, "reflectors", {"nodeSelector": "all()", "peerSelector": selected}),
+    )
+
+
+def reflector(node: names.LabNode) -> ResourceSeed:
+    """The Node of a route reflector, before its agent has said what it knows of it."""
+    name = ResourceKey(Kind.NODE, node.name)
+    body = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": Kind.NODE.value,
+        "metadata": {"name": node.name, "labels": {names.REFLECTOR_LABEL: "true"}},
+        "spec": {
+            "bgp": {
+                "ipv4Address": str(node.address),
+                "routeReflectorClusterID": names.REFLECTOR_CLUSTER,
+            }
+        },
+    }
+    return name, parse_resource(Kind.NODE, body)
 
 
 def _resource(kind: Kind, name: str, spec: dict[str, Any]) -> ResourceSeed:
@@ -87,17 +120,21 @@ def conflist_settings(node: names.LabNode, datastore: Mapping[str, Any]) -> dict
     }
 
 
-def kube_node(node: names.LabNode) -> dict[str, Any]:
-    """A core Node, as kubelet and virt-handler label it."""
+def kube_node(node: names.LabNode, *, reflector: bool = False) -> dict[str, Any]:
+    """A core Node, as kubelet and virt-handler label it, and an administrator a reflector."""
     labels = {
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
         "kubevirt.io/schedulable": "true",
     }
+    metadata: dict[str, Any] = {"name": node.name, "labels": labels}
+    if reflector:
+        labels[names.REFLECTOR_LABEL] = "true"
+        metadata["annotations"] = {ANNOTATION_CLUSTER: names.REFLECTOR_CLUSTER}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node.name, "labels": labels},
+        "metadata": metadata,
         "status": {"addresses": [{"type": "InternalIP", "address": str(node.address.ip)}]},
     }
 

@@ -65,6 +65,7 @@ class LabRecord:
     datastore: str = "sqlite"
     guest: str = "packet"
     vxlan: str = "Never"
+    reflectors: int = 0
 
 
 _RECORD = TypeAdapter(LabRecord)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lab import control
+from lab import control, names
 from lab.cluster import CONTROL_PLANE, established
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.state import StateDir
@@ -26,6 +26,7 @@ def render_status(state: StateDir) -> str:
     record = state.read()
     up = established(state)
     nodes = plan_topology(record.nodes).nodes
+    reflecting = names.reflectors(nodes, record.reflectors)
     alive = {one.name for one in state.ledger.alive()}
     parts = [
         f"lab in {state.root}, convergence time {record.convergence},"
@@ -37,7 +38,7 @@ def render_status(state: StateDir) -> str:
                     node.name,
                     str(node.address.ip),
                     "running" if f"agent of {node.name}" in alive else "not running",
-                    "established" if node.name in up else "down",
+                    "established" if node.name in up else _no_session(node, reflecting),
                 )
                 for node in nodes
             ),
@@ -47,6 +48,11 @@ def render_status(state: StateDir) -> str:
         _migrations(control.listing(LabMigration)),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _no_session(node: names.LabNode, reflecting: Sequence[names.LabNode]) -> str:
+    """Why the ToR has none with a node."""
+    return "by a reflector" if reflecting and node not in reflecting else "down"
 
 
 def _vms() -> str:

@@ -14,7 +14,7 @@ from lab import names
 
 
 def render_tor(nodes: tuple[names.LabNode, ...], log: Path) -> str:
-    """The ToR's BIRD configuration."""
+    """The ToR's BIRD configuration; `nodes` are those that it has a session with."""
     head = f"""\
 log "{log}" all;
 router id {names.TOR_ADDRESS};

@@ -85,11 +85,12 @@ def command_of(state: StateDir, *arguments: str) -> list[str]:
 
 @contextmanager
 def lab_up(root: Path, convergence_s: float, *options: str) -> Iterator[Lab]:
-    """A lab of three nodes; at the end nothing of it is left. Waits for another one's end."""
+    """A lab, by default of three nodes; at the end nothing of it is left. Waits for another one's
+    end."""
     state = StateDir(root)
     when_free(state, "up", "--convergence", f"{convergence_s:g}s", *options)
     try:
-        yield Lab(state, plan_topology(3))
+        yield Lab(state, plan_topology(state.read().nodes))
     finally:
         print(logs_of(state))
         when_free(state, "down")
@@ -181,7 +182,10 @@ def metrics(node: str, address: str) -> list[int]:
 
 def everywhere(address: str) -> dict[str, list[int]]:
     """Own routes to a guest, by node; nodes without one are left out."""
-    found = {node.name: metrics(node.name, address) for node in plan_topology(3).nodes}
+    state = active_state()
+    assert state is not None
+    nodes = names.lab_nodes(state.read().nodes)
+    found = {node.name: metrics(node.name, address) for node in nodes}
     return {name: values for name, values in found.items() if values}
 
 

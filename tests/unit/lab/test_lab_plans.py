@@ -41,9 +41,9 @@ def test_no_link_is_ever_made_in_the_machines_own_namespace() -> None:
     assert all(" netns tlab-" in line for line in made)
 
 
-@pytest.mark.parametrize("count", [0, 10])
+@pytest.mark.parametrize("count", [0, 101])
 def test_topology_refuses_other_sizes(count: int) -> None:
-    with pytest.raises(ValueError, match="1 to 9 nodes"):
+    with pytest.raises(ValueError, match="1 to 100 nodes"):
         plan_topology(count)
 
 
@@ -54,6 +54,22 @@ def test_tor_speaks_ebgp_with_each_node_and_takes_the_pool_only() -> None:
     assert "protocol bgp node2 from node { neighbor 172.31.0.12 as 64512; }" in text
     assert "if net ~ [ 10.65.0.0/16+ ] then accept;" in text
     assert "krt_metric" not in text
+
+
+def test_a_hundred_nodes_have_an_address_and_a_name_for_their_port_each() -> None:
+    nodes = names.lab_nodes(100)
+    assert len({node.address for node in nodes}) == 100
+    assert all(node.address.ip in names.CLUSTER_SUBNET for node in nodes)
+    assert max(len(node.name) for node in nodes) < 16
+
+
+def test_reflectors_are_the_first_nodes() -> None:
+    nodes = names.lab_nodes(3)
+    assert names.reflectors(nodes, 2) == nodes[:2]
+    assert names.reflectors(nodes, 0) == ()
+    for count in (-1, 4):
+        with pytest.raises(ValueError, match="cannot be route reflectors"):
+            names.reflectors(nodes, count)
 
 
 def test_bridge_binding_leaves_the_pods_identity_on_a_link_that_is_down() -> None:
@@ -158,6 +174,33 @@ def test_seed_names_the_promises_settings() -> None:
     assert stored[Kind.IP_POOL]["cidr"] == "10.65.0.0/16"
     assert not stored[Kind.IP_POOL].get("natOutgoing")
     assert stored[Kind.BGP_PEER] == {"peerIP": "172.31.0.1", "asNumber": 65000}
+
+
+def test_with_reflectors_there_is_no_mesh_and_the_tor_is_theirs() -> None:
+    found = {
+        key: resource.to_wire()["spec"] for key, resource in seed.resources("8s", reflected=True)
+    }
+    by_name = {key.name: spec for key, spec in found.items() if key.kind is Kind.BGP_PEER}
+    assert by_name["tor"]["nodeSelector"] == "has(route-reflector)"
+    assert by_name["tor"]["nextHopMode"] == "Keep"
+    assert by_name["reflectors"] == {
+        "nodeSelector": "all()",
+        "peerSelector": "has(route-reflector)",
+    }
+    (bgp,) = (spec for key, spec in found.items() if key.kind is Kind.BGP_CONFIGURATION)
+    assert not bgp["nodeToNodeMeshEnabled"]
+
+
+def test_a_reflector_is_one_in_either_datastore() -> None:
+    node = names.lab_nodes(1)[0]
+    _, stored = seed.reflector(node)
+    wire = stored.to_wire()
+    assert wire["metadata"]["labels"] == {"route-reflector": "true"}
+    assert wire["spec"]["bgp"]["routeReflectorClusterID"] == "244.0.0.1"
+    metadata = seed.kube_node(node, reflector=True)["metadata"]
+    assert metadata["labels"]["route-reflector"] == "true"
+    assert metadata["annotations"] == {"projectcalico.org/RouteReflectorClusterID": "244.0.0.1"}
+    assert "annotations" not in seed.kube_node(node)["metadata"]
 
 
 def test_a_vm_prefers_its_first_node_but_may_leave_it() -> None:

@@ -199,6 +199,16 @@ def test_every_session_of_the_mesh_is_waited_for() -> None:
     }
 
 
+def test_with_reflectors_the_others_have_sessions_with_them_only() -> None:
+    nodes = lab_nodes(4)
+    reflecting = nodes[:2]
+    assert sessions_of(nodes[3], nodes, reflecting) == {"node_172_31_0_11", "node_172_31_0_12"}
+    assert sessions_of(nodes[0], nodes, reflecting) == {
+        *("node_172_31_0_12", "node_172_31_0_13", "node_172_31_0_14"),
+        "peer_172_31_0_1",
+    }
+
+
 def test_a_lab_without_its_whole_mesh_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
