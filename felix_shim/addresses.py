@@ -236,7 +236,8 @@ def _find(kernel: Kernel, configured: str, version: int, outside: Outside) -> _C
 
 def uplink_mtu(kernel: Kernel, uplinks: tuple[str, ...]) -> int:
     """The smallest MTU of these links, in bytes; 0 when none of them is there."""
-    return min((link.mtu for link in kernel.links() if link.name in uplinks), default=0)
+    found = (kernel.link(name) for name in uplinks)
+    return min((link.mtu for link in found if link is not None), default=0)
 
 
 def interfaces(kernel: Kernel) -> tuple[tuple[str, tuple[str, ...]], ...]:

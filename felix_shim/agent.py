@@ -260,7 +260,8 @@ def _live(parts: Parts) -> None:
     promoting = ipam.with_retry(RETRY)
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
     sniffers = Announcements(inbox.post, log)
-    kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
+    of_kernel = courtesy.in_bursts("kernel", inbox.post)
+    kernel = KernelSource(parts.kernel, of_kernel, time.monotonic)
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
     events = tell_events(parts.config, parts.kube, crew, log, _now)
     peering = start_peering(parts.config, parts.address.address.ip, crew, log, inbox.post)
@@ -282,7 +283,7 @@ def _live(parts: Parts) -> None:
     of_api = parts.config.datastore_type == "kubernetes"
     blocks = block_sources(parts.store, inbox.post, log, of_api=of_api)
     for source in (
-        *_followers(parts, inbox, (own.notice, labels, *(one.notice for one in blocks))),
+        *_followers(parts, inbox, courtesy, (own.notice, labels, *(one.notice for one in blocks))),
         *blocks,
     ):
         crew.start(f"follow-{source.name}", source.run, source.stop)
@@ -458,7 +459,7 @@ def _no_event(endpoint: Endpoint, text: str) -> None:
 
 
 def _followers(
-    parts: Parts, inbox: Inbox, notices: tuple[Callable[[Event], None], ...]
+    parts: Parts, inbox: Inbox, courtesy: Courtesy, notices: tuple[Callable[[Event], None], ...]
 ) -> list[StoreSource | KubeSource]:
     def post(event: Event) -> None:
         inbox.post(event)
@@ -467,7 +468,8 @@ def _followers(
 
     of_api = parts.config.datastore_type == "kubernetes"
     sources: list[StoreSource | KubeSource] = [
-        StoreSource(parts.store, scope, post, parts.log, of_api) for scope in followed(parts.node)
+        StoreSource(parts.store, scope, courtesy.in_bursts("store", post), parts.log, of_api)
+        for scope in followed(parts.node)
     ]
     if parts.kube is not None:
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))

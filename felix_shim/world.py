@@ -441,9 +441,11 @@ class World:
         if known:  # made anew, and nobody said that the old one went
             self._link_down(link.name)
         self.links_up[link.name] = link.ifindex
-        for local in self.roster.on_interface(link.name):
+        locals_ = tuple(self.roster.on_interface(link.name))
+        for local in locals_:
             self._destinations(local)
-        self.due.chores |= {NUDGE, POLICY, STATUS}
+        if locals_:  # else its endpoint, when it comes, makes more than this due
+            self.due.chores |= {NUDGE, POLICY, STATUS}
 
     def _link_down(self, name: str) -> None:
         """The kernel drops the routes of a link that goes down, and tells nobody of IPv4's."""

@@ -210,7 +210,7 @@ class NetlinkKernel:
 
     def visit(self, work: Callable[[], T]) -> T:
         """Do something inside the namespace: what it asks of us there takes no further visit."""
-        return self._space.run(work)
+        return self._space.visit(work)
 
     def events(self) -> Monitor:
         """Link and route changes from this call on; ends when `close` is called.

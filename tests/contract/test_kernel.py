@@ -180,7 +180,8 @@ def test_a_visit_is_to_its_own_namespace(host: Kernel, pod: Kernel) -> None:
         host.write_sysctl(name, "0")
         return pod.read_sysctl(name)
 
-    assert pod.visit(both) == "1"
+    assert pod.visit(lambda: pod.visit(both)) == "1"
+    assert host.visit(lambda: (pod.read_sysctl(name), host.read_sysctl(name))) == ("1", "0")
     assert (host.read_sysctl(name), pod.read_sysctl(name)) == ("0", "1")
     with pytest.raises(NotFound):
         pod.visit(lambda: pod.read_sysctl("net/ipv4/conf/nobody/proxy_arp"))
