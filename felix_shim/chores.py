@@ -35,6 +35,7 @@ from felix_shim.state import Memory, Remembered
 from felix_shim.surroundings import Surroundings
 from felix_shim.world import World
 from libtortie.jsonlog import Log
+from libtortie.linux.port import IPInterface
 from libtortie.model.keys import Key
 from libtortie.model.policy import PortRange
 
@@ -52,7 +53,8 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this agent is: its node, the node's address, and whether there is an API to follow.
+    """Who this agent is: its node, the node's addresses (one is there), and whether there is an API
+    to follow.
 
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
     BIRD to ask, so another daemon's host route in the kernel counts as a raise. `policy_kinds`
@@ -62,16 +64,22 @@ class Identity:
     """
 
     node: str
-    address: IPv4Interface
+    address: IPv4Interface | None
     kube: bool
     uplinks: tuple[str, ...] = ()
     kernel_raises: bool = False
     policy_kinds: frozenset[type[PolicyObject]] = frozenset()
     between_nodes: tuple[PortRange, ...] = ()
     address6: IPv6Interface | None = None
+    router_id: str = ""
     bfd: Bfd | None = None
     secret_namespace: str = ""
     wall: Callable[[], datetime] = _now
+
+    @property
+    def addresses(self) -> tuple[IPInterface, ...]:
+        """The node's, IPv4 first."""
+        return tuple(one for one in (self.address, self.address6) if one is not None)
 
 
 @dataclass(slots=True)
@@ -248,10 +256,10 @@ class Chores:
             return
         node = self.world.cluster.nodes().get(self.identity.node)
         bgp = node.spec.bgp if node else None
-        wanted, wanted6 = str(self.identity.address), str(self.identity.address6 or "")
+        wanted, wanted6 = str(self.identity.address or ""), str(self.identity.address6 or "")
         same = bgp is not None and bgp.ipv4_address == wanted
         if not (same and bgp is not None and wanted6 in ("", bgp.ipv6_address)):
-            self._submit(NODE, partial(_whole, self.out.register, self.identity.address))
+            self._submit(NODE, partial(_whole, self.out.register, self.identity.addresses))
 
     def configure_bird(self) -> None:
         """BIRD's input, once everything it depends on was listed."""
@@ -275,6 +283,7 @@ class Chores:
         return Here(
             identity.address,
             identity.address6,
+            identity.router_id,
             identity.uplinks,
             identity.bfd,
             Secrets(self._passwords, identity.secret_namespace),

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from ipaddress import IPv4Address
 
 from felix_shim.exchange import Wish
 from felix_shim.model import EndpointId
@@ -37,7 +36,7 @@ class Tidings:
     migration_uid: str
     addresses: tuple[IPAddress, ...]
     node: str
-    node_address: IPv4Address
+    node_address: IPAddress
     arrived: bool = False
 
 
@@ -138,7 +137,7 @@ class Herald:
 def tidings(
     wishes: Mapping[EndpointId, Wish],
     owner_of: Callable[[IPAddress], str],
-    address_of: Callable[[str], IPv4Address | None],
+    address_of: Callable[[str], IPAddress | None],
 ) -> dict[EndpointId, Tidings]:
     """Whom to tell of which VM: the owner of its block, where that is not the source.
 

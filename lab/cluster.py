@@ -38,7 +38,7 @@ from lab.state import LabRecord, StateDir, active_state
 from lab.teardown import is_alive, tear_down
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
-from lab.tor import render_tor
+from lab.tor import render_tor, session
 from libtortie.datastore.port import Datastore
 from libtortie.errors import AlreadyExists, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
@@ -262,17 +262,21 @@ def await_ready(state: StateDir, agents: Mapping[str, Process]) -> None:
 
 
 def sessions_of(node: names.LabNode, nodes: Sequence[names.LabNode]) -> frozenset[str]:
-    """Names of the BGP protocols a node's BIRD has: one for each other node, one for the ToR."""
-    mesh = (Peer(other.address.ip, names.CLUSTER_AS, mesh=True) for other in nodes if other != node)
-    tor = Peer(names.TOR_ADDRESS, names.TOR_AS)
-    return frozenset(peer.protocol for peer in (*mesh, tor))
+    """Names of the BGP protocols a node's BIRD has: in each family one for each other node, and one
+    for the ToR."""
+    peers = [Peer(names.TOR_ADDRESS, names.TOR_AS), Peer(names.TOR_ADDRESS6, names.TOR_AS)]
+    for other in nodes:
+        if other != node:
+            peers += [Peer(other.ip(v), names.CLUSTER_AS, mesh=True) for v in names.FAMILIES]
+    return frozenset(peer.protocol for peer in peers)
 
 
 def meshed(state: StateDir, count: int) -> bool:
     """Whether all nodes and the ToR have all sessions. Raises `LabError` naming what is missing."""
     nodes = names.lab_nodes(count)
     birdc = ["birdc", "-s", "/run/tortie/bird.ctl", "show", "protocols"]
-    missing = {names.TOR: frozenset(node.name for node in nodes) - established(state)}
+    wanted = {session(node.name, version) for node in nodes for version in names.FAMILIES}
+    missing = {names.TOR: frozenset(wanted - established(state))}
     for node in nodes:
         up = parse_established(run(in_node(state, node.name, birdc)))
         missing[node.name] = sessions_of(node, nodes) - up
@@ -283,7 +287,7 @@ def meshed(state: StateDir, count: int) -> bool:
 
 
 def established(state: StateDir) -> set[str]:
-    """Nodes whose session the ToR has up."""
+    """The ToR's sessions that are up, by `tor.session`."""
     try:
         text = run(["birdc", "-s", str(state.tor / "bird.ctl"), "show", "protocols"])
     except LabError:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lab import names
 from lab.certificates import agent_keys
-from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.keys import IPNetwork, Kind, ResourceKey
 from libtortie.model.resources import Resource, parse_resource
 from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE
 
@@ -19,29 +19,19 @@ NEVER, ALWAYS, CROSS_SUBNET = VXLAN_MODES = ("Never", "Always", "CrossSubnet")
 
 
 def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
-    """Pool, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
-    pool's `vxlanMode`."""
+    """Pools, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
+    pools' `vxlanMode`."""
     specs: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
         (Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": True, "clusterType": "k8s,bgp"}),
-        (
-            Kind.IP_POOL,
-            "default-ipv4-ippool",
-            {
-                "cidr": str(names.POOL),
-                "blockSize": names.BLOCK_SIZE,
-                "natOutgoing": False,
-                "ipipMode": "Never",
-                "vxlanMode": vxlan,
-                "nodeSelector": "all()",
-                "allowedUses": ["Workload", "Tunnel"],
-            },
-        ),
+        (Kind.IP_POOL, "default-ipv4-ippool", _pool(names.POOL, names.BLOCK_SIZE, vxlan)),
+        (Kind.IP_POOL, "default-ipv6-ippool", _pool(names.POOL6, names.BLOCK_SIZE6, vxlan)),
         (
             Kind.BGP_CONFIGURATION,
             "default",
             {"asNumber": names.CLUSTER_AS, "nodeToNodeMeshEnabled": True},
         ),
         (Kind.BGP_PEER, "tor", {"peerIP": str(names.TOR_ADDRESS), "asNumber": names.TOR_AS}),
+        (Kind.BGP_PEER, "tor-v6", {"peerIP": str(names.TOR_ADDRESS6), "asNumber": names.TOR_AS}),
         (
             Kind.FELIX_CONFIGURATION,
             "default",
@@ -49,6 +39,18 @@ def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
         ),
     )
     return tuple(_resource(kind, name, spec) for kind, name, spec in specs)
+
+
+def _pool(cidr: IPNetwork, block_size: int, vxlan: str) -> dict[str, Any]:
+    return {
+        "cidr": str(cidr),
+        "blockSize": block_size,
+        "natOutgoing": False,
+        "ipipMode": "Never",
+        "vxlanMode": vxlan,
+        "nodeSelector": "all()",
+        "allowedUses": ["Workload", "Tunnel"],
+    }
 
 
 def _resource(kind: Kind, name: str, spec: dict[str, Any]) -> ResourceSeed:
@@ -66,6 +68,7 @@ def agent_config(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str,
     return {
         "nodename": node.name,
         "ip": str(node.address),
+        "ip6": str(node.address6),
         **datastore,
         "k8s_api_root": names.api_url(),
         **agent_keys(),
@@ -82,6 +85,7 @@ def conflist_settings(node: names.LabNode, datastore: Mapping[str, Any]) -> dict
         **datastore,
         "kubernetes": {"k8s_api_root": names.api_url()},
         "policy": {"type": "k8s"},
+        "ipam": {"type": "tortie-ipam", "assign_ipv6": "true"},
         "policy_setup_timeout_seconds": names.POLICY_TIMEOUT_S,
         "log_file_path": "/var/log/tortie/cni.log",
     }
@@ -98,7 +102,11 @@ def kube_node(node: names.LabNode) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": node.name, "labels": labels},
-        "status": {"addresses": [{"type": "InternalIP", "address": str(node.address.ip)}]},
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": str(node.ip(version))} for version in (4, 6)
+            ]
+        },
     }
 
 

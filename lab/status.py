@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lab import control
+from lab import control, names
 from lab.cluster import CONTROL_PLANE, established
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.state import StateDir
 from lab.topology import plan_topology
+from lab.tor import session
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -35,9 +36,9 @@ def render_status(state: StateDir) -> str:
             (
                 (
                     node.name,
-                    str(node.address.ip),
+                    ", ".join(str(node.ip(version)) for version in names.FAMILIES),
                     "running" if f"agent of {node.name}" in alive else "not running",
-                    "established" if node.name in up else "down",
+                    _bgp([session(node.name, version) in up for version in names.FAMILIES]),
                 )
                 for node in nodes
             ),
@@ -47,6 +48,14 @@ def render_status(state: StateDir) -> str:
         _migrations(control.listing(LabMigration)),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _bgp(up: Sequence[bool]) -> str:
+    """Of one family alone it says which, in brackets."""
+    if all(up):
+        return "established"
+    found = [family for family, is_up in zip(names.FAMILIES.values(), up, strict=True) if is_up]
+    return f"down ({found[0]} established)" if found else "down"
 
 
 def _vms() -> str:
@@ -64,7 +73,7 @@ def _instance(vmi: LabVMI | None) -> tuple[str, str, str, str]:
     return (
         vmi.status.phase or "Pending",
         vmi.status.node_name or "-",
-        interface.ip_address if interface else "-",
+        ", ".join(interface.ip_addresses) if interface else "-",
         interface.mac if interface else "-",
     )
 
@@ -75,7 +84,7 @@ def _pods(pods: Iterable[LabPod]) -> str:
             f"{pod.metadata.namespace}/{pod.metadata.name}",
             pod.spec.node_name or "-",
             pod.status.phase,
-            pod.status.pod_ip or "-",
+            ", ".join(one.ip for one in pod.status.pod_ips) or "-",
             pod.status.message,
         )
         for pod in pods

@@ -51,7 +51,7 @@ from felix_shim.state import Memory, decode, encode
 from felix_shim.world import World
 from libtortie.datastore.port import Record
 from libtortie.errors import KernelError
-from libtortie.linux.port import MAIN_TABLE, Route, RouteProto, VethPair
+from libtortie.linux.port import MAIN_TABLE, IPInterface, Route, RouteProto, VethPair
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
 from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_name
@@ -219,7 +219,7 @@ class Bench:
         self.owned: Mapping[EndpointId, Ownership] = {}
         self.asked: frozenset[IPAddress] = frozenset()
         self.urgent = False
-        self.registered: list[IPv4Interface] = []
+        self.registered: list[tuple[IPInterface, ...]] = []
         self.warned: list[tuple[EndpointId, str]] = []
         self.told: Mapping[EndpointId, Tidings] = {}
         self.told_closed: list[tuple[EndpointId, str]] = []

@@ -196,6 +196,9 @@ def test_every_session_of_the_mesh_is_waited_for() -> None:
         "mesh_172_31_0_11",
         "mesh_172_31_0_13",
         "peer_172_31_0_1",
+        "mesh_fd00_172_31__11",
+        "mesh_fd00_172_31__13",
+        "peer_fd00_172_31__1",
     }
 
 
@@ -203,10 +206,16 @@ def test_a_lab_without_its_whole_mesh_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up = "{0} BGP --- up 10:00:00.000 Established\n"
-    tor = "".join(up.format(name) for name in ("node1", "node2"))
+    tor = "".join(up.format(name) for name in ("node1", "node2", "node1_v6", "node2_v6"))
+    six = {
+        n: up.format(f"mesh_fd00_172_31__{m}") + up.format("peer_fd00_172_31__1")
+        for n, m in (("node1", 12), ("node2", 11))
+    }
     lacking = {
-        "node1": up.format("mesh_172_31_0_12") + up.format("peer_172_31_0_1"),
-        "node2": up.format("peer_172_31_0_1") + "mesh_172_31_0_11 BGP --- start 10:00 Connect\n",
+        "node1": up.format("mesh_172_31_0_12") + up.format("peer_172_31_0_1") + six["node1"],
+        "node2": up.format("peer_172_31_0_1")
+        + "mesh_172_31_0_11 BGP --- start 10:00 Connect\n"
+        + six["node2"],
     }
     answers = dict(lacking)
 
@@ -219,8 +228,8 @@ def test_a_lab_without_its_whole_mesh_is_not_ready(
         meshed(StateDir(tmp_path), 2)
     answers["node2"] += up.format("mesh_172_31_0_11")
     assert meshed(StateDir(tmp_path), 2)
-    tor = up.format("node1")
-    with pytest.raises(LabError, match="missing: tor: node2; see"):
+    tor = up.format("node1") + up.format("node1_v6") + up.format("node2")
+    with pytest.raises(LabError, match="missing: tor: node2_v6; see"):
         meshed(StateDir(tmp_path), 2)
 
 
