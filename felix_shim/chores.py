@@ -21,7 +21,7 @@ from felix_shim.drivers.sysctls import Wires
 from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES
 from felix_shim.events import BgpTold, Done, RaisesSeen, ServiceAddress
 from felix_shim.exchange import exchange
-from felix_shim.herald import tidings
+from felix_shim.herald import tidings, unrecorded
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
@@ -91,6 +91,8 @@ class Chores:
     out: Outlets
     log: Log
     rules_ready: bool = False
+    claims_end: float | None = None
+    """When the first way that another node's word alone holds open has to be looked at again."""
     _generation: int = 0
     _latest_rules: int = 0
     _reconsidered: int = 0
@@ -213,6 +215,7 @@ class Chores:
         if plan is not None:
             look = (world.resyncs, world.overlay_lost)
             self._submit(OVERLAY, partial(self._lay_overlay, plan, look))
+        self.claims_end = world.overlay.first_end()
 
     def exchange_flows(self) -> None:
         """Say which VMs' connections may go to which nodes, and which shall come here."""
@@ -223,8 +226,8 @@ class Chores:
         found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
         self.out.exchange(found)
         if self.out.tell is not None:
-            owner = self.world.overlay.owner_elsewhere
-            self.out.tell(tidings(found.wishes, owner, cluster.node_address))
+            news = unrecorded(self.world.roster, found.wishes, self.world.overlay)
+            self.out.tell(tidings(news, self.world.overlay, cluster.node_address))
 
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""

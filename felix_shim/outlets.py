@@ -14,7 +14,7 @@ from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.sysctls import Wires
 from felix_shim.exchange import Exchange
-from felix_shim.herald import Tidings
+from felix_shim.herald import Addressee, Tidings
 from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.overlay import Overlay
@@ -65,7 +65,7 @@ class Outlets:
     warn: Callable[[Endpoint, str], None]
     ask_raises: Callable[[frozenset[IPAddress], bool], None]
     exchange: Callable[[Exchange], None] | None = None
-    tell: Callable[[Mapping[EndpointId, Tidings]], None] | None = None
+    tell: Callable[[Mapping[Addressee, Tidings]], None] | None = None
     """At once: which nodes are to know first that a VM has come."""
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     closed: Callable[[Endpoint, str], None] | None = None

@@ -18,8 +18,8 @@ from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.events import CutOver
 from felix_shim.exchange import Exchange, Wish
 from felix_shim.hand_over import HandOver
-from felix_shim.herald import Herald, Tidings
-from felix_shim.model import Endpoint, EndpointId
+from felix_shim.herald import Addressee, Herald, Tidings
+from felix_shim.model import Endpoint
 from felix_shim.peer_credentials import Credentials
 from felix_shim.peers import Link, PeerServer, dial
 from libtortie.errors import KernelError, TortieError, first_line
@@ -34,7 +34,7 @@ class Peering:
     """The outlets of the reconciler, and what the scraper gets to see."""
 
     exchange: Callable[[Exchange], None] | None = None
-    tell: Callable[[Mapping[EndpointId, Tidings]], None] | None = None
+    tell: Callable[[Mapping[Addressee, Tidings]], None] | None = None
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     metrics: tuple[Metric, ...] = ()
 

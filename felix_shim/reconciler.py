@@ -14,7 +14,7 @@ add a route before the endpoint's rules are in the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from felix_shim import desired
@@ -63,6 +63,7 @@ from felix_shim.route_log import tell_route
 from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
+from felix_shim.ways import Ways
 from felix_shim.world import World
 from libtortie.jsonlog import Log
 from libtortie.linux.port import IPNetwork
@@ -112,6 +113,7 @@ class Reconciler:
         self._backoff = Backoff()
         self._memory: Memory | None = None
         self._failed_routes: set[IPNetwork] = set()
+        self._ways = Ways(self._routes, self._world.overlay)
         self._strangers: set[IPNetwork] = set()
         self._signs_dropped = 0
         self._timers.add(rim.clocks.monotonic() + RESYNC_SECONDS, Resync())
@@ -284,7 +286,10 @@ class Reconciler:
         elif due.endpoints:
             self._settle(due.endpoints.pop())
         elif chore := next((one for one in BEFORE_ROUTES if one in due.chores), ""):
+            before = self._chores.claims_end
             self._chores.do(chore)
+            if (end := self._chores.claims_end) not in (None, before):
+                self._timers.add(end or 0.0, Retry(OVERLAY))
         elif due.destinations:
             self._compare(due.destinations.pop())
         else:
@@ -399,6 +404,8 @@ class Reconciler:
         new = {route.ifname for route in mine - actual}
         if not all(self._may_add(one) for one in locals_ if one.endpoint.interface in new):
             return Outcome(dst)
+        if actual and not mine and self._must_stay(dst, locals_):
+            return Outcome(dst)
         outcome = self._routes.apply(dst, mine)
         if outcome.deleted:
             world.due.chores.add(LISTEN)
@@ -410,6 +417,14 @@ class Reconciler:
         if not self._failed_routes:
             self._backoff.worked(ROUTES)
         return outcome
+
+    def _must_stay(self, dst: IPNetwork, locals_: Iterable[Local]) -> bool:
+        """Whether an address that left keeps its route until there is another way to it."""
+        now, seconds = self._clocks.monotonic(), self._world.settings.convergence_seconds
+        end = self._ways.awaited(dst, locals_, now, seconds)
+        if end is not None:
+            self._timers.add(end, Grace(dst))
+        return end is not None
 
     def _may_add(self, local: Local) -> bool:
         """Whether an endpoint's policy lets its route into the kernel."""

@@ -35,7 +35,7 @@ from felix_shim.events import (
     Unstored,
     Vanished,
 )
-from felix_shim.herald import Tidings
+from felix_shim.herald import Addressee, Tidings
 from felix_shim.inbox import Inbox
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.migration import State
@@ -221,7 +221,7 @@ class Bench:
         self.urgent = False
         self.registered: list[tuple[IPInterface, ...]] = []
         self.warned: list[tuple[EndpointId, str]] = []
-        self.told: Mapping[EndpointId, Tidings] = {}
+        self.told: Mapping[Addressee, Tidings] = {}
         self.told_closed: list[tuple[EndpointId, str]] = []
         self.services_wanted: list[bool] = []
         self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
@@ -326,7 +326,7 @@ class Bench:
     def _own(self, wanted: Mapping[EndpointId, Ownership]) -> None:
         self.owned = wanted
 
-    def _tell(self, wanted: Mapping[EndpointId, Tidings]) -> None:
+    def _tell(self, wanted: Mapping[Addressee, Tidings]) -> None:
         self.told = wanted
 
     def _ask(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
