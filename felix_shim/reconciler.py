@@ -66,7 +66,7 @@ from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry,
 from felix_shim.ways import Ways
 from felix_shim.world import World
 from libtortie.jsonlog import Log
-from libtortie.linux.port import IPNetwork
+from libtortie.linux.port import IPNetwork, Route
 from libtortie.metrics import Metric
 
 SLICE_SECONDS = 0.002
@@ -254,7 +254,7 @@ class Reconciler:
             self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind, reason=reason)
             return False
         local.machine = machine
-        outcomes = [self._route(dst) for dst in local.destinations]
+        outcomes = self._change(*local.destinations)
         latency = (self._clocks.realtime_ns() - sign.kernel_ns) / 1e6
         self._follow(local, actions)
         self._log.info(
@@ -384,10 +384,27 @@ class Reconciler:
     def _compare(self, dst: IPNetwork) -> None:
         """Make the routes to one address what they shall be."""
         first = next(iter(self._world.roster.with_address(dst.network_address)), None)
-        tell_route(self._log, first, self._route(dst), self._world.settings)
+        for outcome in self._change(dst):
+            tell_route(self._log, first, outcome, self._world.settings)
 
-    def _route(self, dst: IPNetwork) -> Outcome:
-        """Change the routes to one address in the kernel, unless they have to wait.
+    def _change(self, *dsts: IPNetwork) -> list[Outcome]:
+        """Change the routes to addresses in the kernel, unless they have to wait."""
+        wanted = {dst: routes for dst in dsts if (routes := self._wanted(dst)) is not None}
+        outcomes = self._routes.apply(wanted)
+        for outcome in outcomes:
+            if outcome.deleted:
+                self._world.due.chores.add(LISTEN)
+            if outcome.error:
+                self._failed_routes.add(outcome.dst)
+                self._retry(ROUTES)
+            else:
+                self._failed_routes.discard(outcome.dst)
+        if not self._failed_routes:
+            self._backoff.worked(ROUTES)
+        return outcomes
+
+    def _wanted(self, dst: IPNetwork) -> frozenset[Route] | None:
+        """The routes that there shall be to an address; None: not yet.
 
         They wait for the rules of the endpoint, and for its link; what the kernel has meanwhile
         stays. Both bring the address up again.
@@ -403,20 +420,8 @@ class Reconciler:
         actual = frozenset(self._routes.actual(dst))
         new = {route.ifname for route in mine - actual}
         if not all(self._may_add(one) for one in locals_ if one.endpoint.interface in new):
-            return Outcome(dst)
-        if actual and not mine and self._must_stay(dst, locals_):
-            return Outcome(dst)
-        outcome = self._routes.apply(dst, mine)
-        if outcome.deleted:
-            world.due.chores.add(LISTEN)
-        if outcome.error:
-            self._failed_routes.add(dst)
-            self._retry(ROUTES)
-        elif dst in self._failed_routes:
-            self._failed_routes.discard(dst)
-        if not self._failed_routes:
-            self._backoff.worked(ROUTES)
-        return outcome
+            return None
+        return None if actual and not mine and self._must_stay(dst, locals_) else mine
 
     def _must_stay(self, dst: IPNetwork, locals_: Iterable[Local]) -> bool:
         """Whether an address that left keeps its route until there is another way to it."""

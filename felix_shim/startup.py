@@ -304,7 +304,7 @@ class StartUp:
         """The default pool's range; None when the family needs none. Raises `InvalidInput`."""
         if configured:
             return defaults.usable_cidr(configured, version)
-        if version == 6 and not self._has_ipv6():
+        if not (self._has_ipv6() if version == 6 else self.config.ip != NONE):
             return None
         if found := defaults.usable_cidr(self._installers().pod_cidrs, version):
             return found
