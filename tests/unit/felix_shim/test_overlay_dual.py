@@ -102,10 +102,9 @@ def test_a_family_whose_way_is_not_there_yet_meets_no_blackhole() -> None:
 @pytest.mark.parametrize("first", [4, 6])
 def test_the_records_of_the_families_come_one_after_the_other(first: int) -> None:
     bench = leaving()
-    told = {4: block_record("n2", owner=NODE), 6: block6("n2")}
-    told_first, told_last = told.pop(first), *told.values()
-    for record, wanted in ((told_first, {"here", "away"}), (told_last, {"away"})):
-        bench.tell(Stored(BLOCKS[record.key.cidr.version == 6], record))
+    told = {4: (BLOCKS[0], block_record("n2", owner=NODE)), 6: (BLOCKS[1], block6("n2"))}
+    for version, wanted in ((first, {"here", "away"}), (10 - first, {"away"})):
+        bench.tell(Stored(*told[version]))
         assert {best(bench, one) for one in BOTH} == wanted
 
 

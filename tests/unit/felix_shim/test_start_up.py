@@ -102,8 +102,8 @@ def test_a_node_of_ipv6_alone_starts(tmp_path: Path, store: MemoryDatastore) -> 
     assert started.uplinks() == ("eth0",)
     facts = started.facts()
     assert (facts.address, facts.link6) == (None, "eth0")
-    pools = [record.key.name for record in store.list(Resources(Kind.IP_POOL)).records]
-    assert pools == ["default-ipv6-ippool"]
+    pools = [record.key for record in store.list(Resources(Kind.IP_POOL)).records]
+    assert pools == [ResourceKey(Kind.IP_POOL, "default-ipv6-ippool")]
     assert machine.complaints() == []
 
 
