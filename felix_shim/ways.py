@@ -24,21 +24,26 @@ _LEFT = frozenset({State.DEPARTED, State.SUPPRESSED})
 
 @dataclass(slots=True)
 class Ways:
-    """What is waited for, and since when (monotonic seconds)."""
+    """What is waited for, since when (monotonic seconds), and for which departure."""
 
     routes: RouteTable
     overlay: OverlayDesk
-    _since: dict[IPNetwork, float] = field(default_factory=dict)
+    _since: dict[IPNetwork, tuple[object, float]] = field(default_factory=dict)
 
     def awaited(
         self, dst: IPNetwork, workloads: Iterable[Local], now: float, seconds: float
     ) -> float | None:
         """Until when the own route to an address has to stay for want of another way; None: it
         may go. `seconds` is how long that is waited for at most."""
-        left = any(local.machine.state in _LEFT for local in workloads)
+        left = tuple(
+            (one.id, one.machine.episode) for one in workloads if one.machine.state in _LEFT
+        )
         lacking = left and self.overlay.covers(dst.network_address)
         if not lacking or self.routes.tunnelled(dst) is not None:
             self._since.pop(dst, None)
             return None
-        end = self._since.setdefault(dst, now) + seconds
-        return end if end > now else None
+        known, since = self._since.get(dst, (left, now))
+        if known != left:
+            since = now  # it came back meanwhile
+        self._since[dst] = (left, since)
+        return since + seconds if since + seconds > now else None

@@ -115,6 +115,10 @@ def test_a_way_that_never_comes_is_not_waited_for_for_ever() -> None:
         bench.advance(CONVERGENCE / 3)
         cut_over(bench, "n2")
     assert [best(bench, one) for one in BOTH] == ["away", "blackhole"]
+    bench.advance(CONVERGENCE)
+    assert [best(bench, one) for one in BOTH] == ["here", "here"], "n2 fell silent"
+    cut_over(bench, "n2")
+    assert [best(bench, one) for one in BOTH] == ["away", "here"], "it is waited for anew"
 
 
 def test_a_vm_that_is_known_to_be_gone_by_the_api_alone_keeps_its_routes_for_a_while() -> None:
