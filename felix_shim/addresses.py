@@ -227,9 +227,10 @@ def _find(kernel: Kernel, configured: str, version: int, outside: Outside) -> _C
             found = next((by_address[one] for one in internal if one in by_address), None)
     if found is None:
         seen = ", ".join(f"{one} on {link}" for one, link in candidates) or "none at all"
+        way_out = "" if version == 6 else " (a node of IPv6 alone says `ip: none`)"
         raise InvalidInput(
             f"{_KEYS[version]}: {configured} finds no IPv{version} address; "
-            f"links that are up have {seen}"
+            f"links that are up have {seen}{way_out}"
         )
     return found
 

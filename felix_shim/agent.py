@@ -27,7 +27,6 @@ from cni_plugin.locks import FileLocks
 from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
-from felix_shim.addresses import NodeAddress
 from felix_shim.bird_daemon import BgpSources, bgp_sources, bird_runner
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
@@ -93,7 +92,6 @@ class Parts:
     """What everything else is built from."""
 
     config: NodeConfig
-    address: NodeAddress
     start_up: StartUp
     store: Datastore
     kube: HttpKubeClient | None
@@ -209,11 +207,14 @@ def _open_parts(monitor: Monitor, stack: ExitStack) -> Parts | None:
     stack.callback(store.close)
     monitor.depends_on(store, kube)
     start_up = StartUp(config, kernel, store, kube, log, crew.over)
-    address = start_up.begin()
-    if address is None:
+    if not start_up.begin():
         return None
-    log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
-    return Parts(config, address, start_up, store, kube, kernel, tunnels, log, crew, monitor)
+    facts = start_up.facts()
+    told = {"ip": facts.address, "link": facts.link} if facts.address is not None else {}
+    if facts.address6 is not None:
+        told |= {"ip6": facts.address6, "link6": facts.link6}
+    log.info("agent_started", **told, kube=kube is not None)
+    return Parts(config, start_up, store, kube, kernel, tunnels, log, crew, monitor)
 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
@@ -264,7 +265,7 @@ def _live(parts: Parts) -> None:
     kernel = KernelSource(parts.kernel, of_kernel, time.monotonic)
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
     events = tell_events(parts.config, parts.kube, crew, log, _now)
-    peering = start_peering(parts.config, parts.address.address.ip, crew, log, inbox.post)
+    peering = start_peering(parts.config, parts.start_up.own(), crew, log, inbox.post)
     monitor.telemetry.serve(*peering.metrics)
     parts = replace(parts, annals=annals)
     hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
@@ -392,16 +393,17 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
             parts.log.error("state_unreadable", path=state.path, reason=first_line(error))
             return Memory()
 
-    address6 = parts.start_up.address6()
+    address, address6 = parts.start_up.address(), parts.start_up.address6()
     identity = Identity(
         node=parts.node,
-        address=parts.address.address,
+        address=address.address if address is not None else None,
         kube=parts.kube is not None,
         uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
         policy_kinds=frozenset(policy_kinds(parts.config)) if parts.kube else frozenset(),
         between_nodes=parts.config.ports_between_nodes,
         address6=address6.address if address6 is not None else None,
+        router_id=parts.config.router_id,
         bfd=parts.config.bird.detection,
         secret_namespace=parts.config.bird.secret_namespace if parts.kube is not None else "",
     )

@@ -107,6 +107,23 @@ class Bfd:
     multiplier: int = 5
 
 
+HASH = "hash"
+"""In place of a router id: one made of the node's name."""
+
+
+def check_router_id(text: str) -> None:
+    """Raises ValueError for what is no router id (RFC 6286: any 32 bits but 0), nor `hash`, nor
+    empty."""
+    if text in ("", HASH):
+        return
+    try:
+        if int(IPv4Address(text)):
+            return
+    except ValueError:
+        pass
+    raise ValueError(f"router_id {text!r}: want four numbers, such as 192.0.2.1, or {HASH}")
+
+
 @dataclass(frozen=True, slots=True)
 class Canary:
     """A test route of this node, announced as if it were a workload's with this metric."""

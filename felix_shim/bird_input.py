@@ -19,7 +19,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 from pydantic import ValidationError
 
 from felix_shim.bgp_filter import RouteFilter, route_filter
-from felix_shim.bgp_model import Bfd, BirdInput
+from felix_shim.bgp_model import HASH, Bfd, BirdInput
 from felix_shim.bird_canary import canaries_of
 from felix_shim.bird_config import configured
 from felix_shim.bird_peers import Neighbourhood, SecretKey, Secrets
@@ -43,6 +43,7 @@ class Here:
 
     address: IPv4Interface | None
     address6: IPv6Interface | None = None
+    router_id: str = ""
     uplinks: tuple[str, ...] = ()
     bfd: Bfd | None = None
     secrets: Secrets = field(default_factory=Secrets)
@@ -127,8 +128,10 @@ def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
 
 
 def _router_id(here: Here, node: str) -> IPv4Address:
-    """The node's IPv4 address; without one a number made of its name."""
-    if here.address is not None:
+    """The configured one, else the node's IPv4 address, else a number made of its name."""
+    if here.router_id not in ("", HASH):
+        return IPv4Address(here.router_id)
+    if here.address is not None and here.router_id != HASH:
         return here.address.ip
     digest = hashlib.sha256(node.encode()).digest()
     return IPv4Address(int.from_bytes(digest[:4]) or 1)

@@ -21,7 +21,7 @@ from felix_shim.drivers.sysctls import Wires
 from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES
 from felix_shim.events import BgpTold, Done, RaisesSeen, ServiceAddress
 from felix_shim.exchange import exchange
-from felix_shim.herald import tidings
+from felix_shim.herald import tidings, unrecorded
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.model import Endpoint, EndpointId
@@ -35,6 +35,7 @@ from felix_shim.state import Memory, Remembered
 from felix_shim.surroundings import Surroundings
 from felix_shim.world import World
 from libtortie.jsonlog import Log
+from libtortie.linux.port import IPInterface
 from libtortie.model.keys import Key
 from libtortie.model.policy import PortRange
 
@@ -52,7 +53,8 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this agent is: its node, the node's address, and whether there is an API to follow.
+    """Who this agent is: its node, the node's addresses (one is there), and whether there is an API
+    to follow.
 
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
     BIRD to ask, so another daemon's host route in the kernel counts as a raise. `policy_kinds`
@@ -62,16 +64,22 @@ class Identity:
     """
 
     node: str
-    address: IPv4Interface
+    address: IPv4Interface | None
     kube: bool
     uplinks: tuple[str, ...] = ()
     kernel_raises: bool = False
     policy_kinds: frozenset[type[PolicyObject]] = frozenset()
     between_nodes: tuple[PortRange, ...] = ()
     address6: IPv6Interface | None = None
+    router_id: str = ""
     bfd: Bfd | None = None
     secret_namespace: str = ""
     wall: Callable[[], datetime] = _now
+
+    @property
+    def addresses(self) -> tuple[IPInterface, ...]:
+        """The node's, IPv4 first."""
+        return tuple(one for one in (self.address, self.address6) if one is not None)
 
 
 @dataclass(slots=True)
@@ -83,6 +91,8 @@ class Chores:
     out: Outlets
     log: Log
     rules_ready: bool = False
+    claims_end: float | None = None
+    """When the first way that another node's word alone holds open has to be looked at again."""
     _generation: int = 0
     _latest_rules: int = 0
     _reconsidered: int = 0
@@ -208,6 +218,7 @@ class Chores:
         if plan is not None:
             look = (world.resyncs, world.overlay_lost)
             self._submit(OVERLAY, partial(self._lay_overlay, plan, look))
+        self.claims_end = world.overlay.first_end()
 
     def exchange_flows(self) -> None:
         """Say which VMs' connections may go to which nodes, and which shall come here."""
@@ -218,8 +229,8 @@ class Chores:
         found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
         self.out.exchange(found)
         if self.out.tell is not None:
-            owner = self.world.overlay.owner_elsewhere
-            self.out.tell(tidings(found.wishes, owner, cluster.node_address))
+            news = unrecorded(self.world.roster, found.wishes, self.world.overlay)
+            self.out.tell(tidings(news, self.world.overlay, cluster.node_address))
 
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
@@ -251,10 +262,10 @@ class Chores:
             return
         node = self.world.cluster.nodes().get(self.identity.node)
         bgp = node.spec.bgp if node else None
-        wanted, wanted6 = str(self.identity.address), str(self.identity.address6 or "")
+        wanted, wanted6 = str(self.identity.address or ""), str(self.identity.address6 or "")
         same = bgp is not None and bgp.ipv4_address == wanted
         if not (same and bgp is not None and wanted6 in ("", bgp.ipv6_address)):
-            self._submit(NODE, partial(_whole, self.out.register, self.identity.address))
+            self._submit(NODE, partial(_whole, self.out.register, self.identity.addresses))
 
     def configure_bird(self) -> None:
         """BIRD's input, once everything it depends on was listed."""
@@ -279,6 +290,7 @@ class Chores:
         return Here(
             identity.address,
             identity.address6,
+            identity.router_id,
             identity.uplinks,
             identity.bfd,
             Secrets(self._passwords, identity.secret_namespace),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Interface, ip_interface
+from ipaddress import ip_interface
 
 from felix_shim.overlay_places import NEVER
 from felix_shim.settings import Settings, effective
@@ -163,15 +163,14 @@ class Cluster:
             return False
         return self.listed(*BLOCKS) or not self.wants_overlay()
 
-    def node_address(self, name: str) -> IPv4Address | None:
-        """A node's BGP address, None when it has none or an unreadable one."""
-        node = self.nodes().get(name)
-        if node is None or node.spec.bgp is None or not node.spec.bgp.ipv4_address:
-            return None
-        try:
-            return IPv4Interface(node.spec.bgp.ipv4_address).ip
-        except ValueError:
-            return None
+    def node_address(self, name: str) -> IPAddress | None:
+        """Where this node reaches another: an address of a family that both have, IPv4 first.
+
+        None when there is none. While this node's own are not known, any of the other's.
+        """
+        own = {one.version for one in self.bgp_addresses(self.node)}
+        found = self.bgp_addresses(name)
+        return next((one for one in found if not own or one.version in own), None)
 
     def bgp_addresses(self, name: str) -> tuple[IPAddress, ...]:
         """A node's BGP addresses, IPv4 first; unreadable ones are left out."""

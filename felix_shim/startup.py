@@ -105,8 +105,8 @@ class StartUp:
 
     # -- the agent's side --------------------------------------------------------------------
 
-    def begin(self) -> NodeAddress | None:
-        """Everything once, waiting as long as the store is away; None when the end came first.
+    def begin(self) -> bool:
+        """Everything once, waiting as long as the store is away; False when the end came first.
 
         A node that was here before does not ask the API now: an agent that was killed in the
         middle of a migration must listen at once, and `run` sees to the rest.
@@ -114,7 +114,7 @@ class StartUp:
         """
         while not self.over.is_set():
             try:
-                address = self.address()
+                self.address()
                 self.address6()
                 self._later = self.kube is not None and self._was_here()
                 self.attempt()
@@ -122,8 +122,8 @@ class StartUp:
                 self._complain("begin", error)
                 self.over.wait(RETRY_SECONDS)
             else:
-                return address
-        return None
+                return True
+        return False
 
     def run(self) -> None:
         """A thread's body: what `begin` had to leave, until it is done or `stop`."""
@@ -140,9 +140,10 @@ class StartUp:
         """Make `run` return soon."""
         self._stop.set()
 
-    def address(self) -> NodeAddress:
-        """This node's address, chosen once. Raises as `find_address`."""
-        if self._address is None:
+    def address(self) -> NodeAddress | None:
+        """This node's IPv4 address, chosen once, if the configuration wants one. Raises as
+        `find_address`."""
+        if self._address is None and self.config.ip != NONE:
             outside = self.outside
             if self.kube is not None:
                 outside = replace(outside, internal_ips=self._internal_ips)
@@ -158,11 +159,14 @@ class StartUp:
             self._address6 = find_address6(self.kernel, self.config.ip6, outside)
         return self._address6
 
+    def own(self) -> tuple[IPAddress, ...]:
+        """By which addresses other nodes know this one, IPv4 first; at least one."""
+        return tuple(one.address.ip for one in (self.address(), self.address6()) if one)
+
     def uplinks(self) -> tuple[str, ...]:
         """The links that carry this node's traffic."""
         named = tuple(name for name in self.config.uplinks if name)
-        address6 = self.address6()
-        links = (self.address().link, address6.link if address6 is not None else "")
+        links = [one.link for one in (self.address(), self.address6()) if one]
         return named or tuple(dict.fromkeys(link for link in links if link))
 
     def facts(self) -> NodeFacts:
@@ -170,8 +174,8 @@ class StartUp:
         chosen, chosen6 = self.address(), self.address6()
         return NodeFacts(
             name=self.config.node,
-            address=chosen.address,
-            link=chosen.link,
+            address=chosen.address if chosen is not None else None,
+            link=chosen.link if chosen is not None else "",
             address6=chosen6.address if chosen6 is not None else None,
             link6=chosen6.link if chosen6 is not None else "",
             as_number=self.config.as_number,
@@ -300,7 +304,7 @@ class StartUp:
         """The default pool's range; None when the family needs none. Raises `InvalidInput`."""
         if configured:
             return defaults.usable_cidr(configured, version)
-        if version == 6 and not self._has_ipv6():
+        if not (self._has_ipv6() if version == 6 else self.config.ip != NONE):
             return None
         if found := defaults.usable_cidr(self._installers().pod_cidrs, version):
             return found

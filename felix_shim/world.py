@@ -477,7 +477,7 @@ class World:
         """BGP was asked about some addresses, or a node says that a VM is there now."""
         if isinstance(event, RaisesSeen):
             self.look_elsewhere(event.asked, event)
-        elif self.overlay.claim(event, self.monotonic()):
+        elif self.overlay.claim(event, self.monotonic(), self.settings.convergence_seconds):
             self.due.chores.add(OVERLAY)
 
     def look_elsewhere(self, asked: Collection[IPAddress], said: RaisesSeen | None = None) -> None:

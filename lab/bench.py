@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from lab.durations import seconds
 from lab.fleet import Move, fleet_rows, run_fleet
 from lab.guest_store import PACKET, QEMU
 from lab.interrupts import interruptible, uninterrupted
-from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
+from lab.measure import Wish, await_echo, guest_ips, measure, start_streams
 from lab.objects import LabVM, LabVMI
 from lab.results import conclude
 from lab.state import StateDir, lab_lock
@@ -150,16 +150,20 @@ def _migrations(stage: Stage, vm: str, guest: str, plan: Sequence[Sort]) -> Iter
     if not plan:
         return
     control.create_vm(vm, stage.pair[0], guest)
-    address = guest_ip(control.await_vm(vm))
+    addresses = guest_ips(control.await_vm(vm))
     silent = Sort.SILENT in plan
-    with _connections(stage, address, kept=not silent) as streams:
+    with _connections(stage, addresses, kept=not silent) as streams:
         for number, sort in enumerate(plan):
             here = control.get(LabVMI, vm).status.node_name
             there = next(node for node in stage.pair if node != here)
             figures = _one(
                 stage, Wish(vm, there, BLACKOUT_MS, silent=sort is Sort.SILENT), here, sort, streams
             )
-            loss = {place: round(value, 1) for place, value in figures.loss_ms.items()}
+            loss = {
+                names.prober(place, version): round(value, 1)
+                for version, found in figures.families().items()
+                for place, value in found.loss_ms.items()
+            }
             stage.tell(f"{number + 1}/{len(plan)} {sort}: beyond the guest's blackout, ms: {loss}")
             yield figures
     control.delete(LabVM, vm)
@@ -167,20 +171,27 @@ def _migrations(stage: Stage, vm: str, guest: str, plan: Sequence[Sort]) -> Iter
 
 
 @contextmanager
-def _connections(stage: Stage, address: str, *, kept: bool) -> Iterator[dict[str, Child]]:
-    """One from outside, and one from a pod on each node, by node, if there are to be any."""
+def _connections(
+    stage: Stage, addresses: Mapping[int, str], *, kept: bool
+) -> Iterator[dict[str, dict[int, Child]]]:
+    """In each family one from outside, and one from a pod on each node, by node, if there are to be
+    any."""
     places = {EXT: names.netns(names.EXT), **stage.pods}
     with ExitStack() as stack:
         for netns in places.values():
-            await_echo(address, netns)
-        yield {
-            place: stack.enter_context(start_stream(stage.state, address, netns))
-            for place, netns in places.items()
-            if kept
-        }
+            for address in addresses.values():
+                await_echo(address, netns)
+        found = {}
+        for place, netns in places.items() if kept else ():
+            found[place] = start_streams(stage.state, addresses, netns)
+            for stream in found[place].values():
+                stack.enter_context(stream)
+        yield found
 
 
-def _one(stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, Child]) -> Figures:
+def _one(
+    stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, dict[int, Child]]
+) -> Figures:
     """One migration, measured. Raises `LabError` when it failed."""
     with _death(stage, (here, wish.target), happens=sort is Sort.KILLED) as killed:
         observed = measure(
@@ -188,19 +199,19 @@ def _one(stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, Chi
             stage.topology,
             wish,
             client_netns=stage.pods[stage.third],
-            stream=streams.get(EXT),
+            streams=streams.get(EXT, {}),
             convergence_s=seconds(CONVERGENCE),
             tell=lambda _: None,
             others={SOURCE: stage.pods[here]},
         )
     if observed.phase != "Succeeded":
         raise LabError(f"the migration to {wish.target}: {observed.phase}")
-    asked = {THIRD: streams.get(stage.third), SOURCE: streams.get(here)}
+    asked = {THIRD: streams.get(stage.third, {}), SOURCE: streams.get(here, {})}
     survived = {
-        place: StreamReport(**stream.ask()).survived for place, stream in asked.items() if stream
+        (place, version): StreamReport(**stream.ask()).survived
+        for place, found in asked.items()
+        for version, stream in found.items()
     }
-    if streams:
-        survived[EXT] = observed.stream.survived
     return figures_of(sort, observed, survived, killed())
 
 

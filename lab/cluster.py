@@ -38,7 +38,7 @@ from lab.state import LabRecord, StateDir, active_state
 from lab.teardown import is_alive, tear_down
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
-from lab.tor import render_tor
+from lab.tor import render_tor, session
 from libtortie.datastore.port import Datastore
 from libtortie.errors import AlreadyExists, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
@@ -290,18 +290,21 @@ def _await_cni(state: StateDir, starting: dict[str, Process]) -> None:
 def sessions_of(
     node: names.LabNode, nodes: Sequence[names.LabNode], reflecting: Sequence[names.LabNode] = ()
 ) -> frozenset[str]:
-    """Names of the BGP protocols a node's BIRD has: one for each other node, one for the ToR.
+    """Names of the BGP protocols a node's BIRD has, in each family: one for each other node, one
+    for the ToR.
 
     Where nodes reflect, they alone have those, and the others one for each of them.
     """
     others = nodes if node in reflecting else reflecting or nodes
+    mesh, member = not reflecting, bool(reflecting)
     found = [
-        Peer(other.address.ip, names.CLUSTER_AS, mesh=not reflecting, member=bool(reflecting))
+        Peer(other.ip(version), names.CLUSTER_AS, mesh=mesh, member=member)
         for other in others
         if other != node
+        for version in names.FAMILIES
     ]
     if node in reflecting or not reflecting:
-        found.append(Peer(names.TOR_ADDRESS, names.TOR_AS))
+        found += [Peer(address, names.TOR_AS) for address in names.TOR_ADDRESSES]
     return frozenset(peer.protocol for peer in found)
 
 
@@ -310,8 +313,9 @@ def meshed(state: StateDir, count: int, reflectors: int = 0) -> bool:
     nodes = names.lab_nodes(count)
     reflecting = names.reflectors(nodes, reflectors)
     birdc = ["birdc", "-s", "/run/tortie/bird.ctl", "show", "protocols"]
-    known = frozenset(node.name for node in reflecting or nodes)
-    missing = {names.TOR: known - established(state)}
+    known = reflecting or nodes
+    wanted = {session(node.name, version) for node in known for version in names.FAMILIES}
+    missing = {names.TOR: frozenset(wanted - established(state))}
     for node in nodes:
         up = parse_established(run(in_node(state, node.name, birdc)))
         missing[node.name] = sessions_of(node, nodes, reflecting) - up
@@ -322,7 +326,7 @@ def meshed(state: StateDir, count: int, reflectors: int = 0) -> bool:
 
 
 def established(state: StateDir) -> set[str]:
-    """Nodes whose session the ToR has up."""
+    """The ToR's sessions that are up, by `tor.session`."""
     try:
         text = run(["birdc", "-s", str(state.tor / "bird.ctl"), "show", "protocols"])
     except LabError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab import control, names
@@ -19,7 +19,7 @@ from lab.bench_rows import NEVER_MS, p99
 from lab.cluster import bring_up
 from lab.datastore import KUBERNETES
 from lab.durations import seconds
-from lab.measure import REVERT_GRACE_S, Witness, guest_ip, start_observers
+from lab.measure import REVERT_GRACE_S, Witness, guest_ips, start_observers
 from lab.objects import LabVMI
 from lab.observers import FrameSeen, RouteSeen, Seen
 from lab.report import SIGNS
@@ -98,11 +98,12 @@ def move_vm(
     Raises `LabError` when it failed.
     """
     before = control.get(LabVMI, vm)
-    guest = guest_ip(before), before.status.interfaces[0].mac
-    addresses = {node.name: str(node.address.ip) for node in topology.nodes}
-    others = frozenset({*addresses, names.TOR} - {target})
-    witness = Witness(target, addresses[target], others)
-    with start_observers(state, topology, target, guest, witness, hold_ms=HOLD_MS):
+    guest, mac = guest_ips(before), before.status.interfaces[0].mac
+    (there,) = (node for node in topology.nodes if node.name == target)
+    addresses = {version: str(there.ip(version)) for version in guest}
+    everybody = {*(node.name for node in topology.nodes), names.TOR}
+    witness = Witness(target, addresses, frozenset(everybody - {target}))
+    with start_observers(state, topology, [*guest.values()], mac, witness, hold_ms=HOLD_MS):
         wishes = {names.ANNOTATION_BLACKOUT: f"{BLACKOUT_MS:g}", names.ANNOTATION_COPY: str(COPY_S)}
         job = control.create_migration(vm, target, wishes)
         over = control.await_migration(job.metadata.name, lambda _: None)
@@ -110,26 +111,29 @@ def move_vm(
             reason = over.status.migration_state.failure_reason
             raise LabError(f"the migration to {target}: {over.status.phase} {reason}")
         witness.await_(lambda: witness.followed() and witness.elevated_gone(), patience_s)
-    return move_of(before.status.node_name, target, addresses[target], witness.seen)
+    return move_of(before.status.node_name, target, addresses, witness.seen)
 
 
-def move_of(here: str, target: str, address: str, seen: Sequence[Seen]) -> Move:
-    """What was seen of a migration whose target has this address; without a sign nothing. Pure."""
+def move_of(here: str, target: str, addresses: Mapping[int, str], seen: Sequence[Seen]) -> Move:
+    """What was seen of a migration whose target has these addresses, by family; without a sign
+    nothing. A FIB has followed when it has in every family. Pure."""
     heard = [one.t_ns for one in seen if isinstance(one, FrameSeen) and one.what in SIGNS]
     if not heard:
         return Move(here, target, None)
     sign = min(heard)
-    after: dict[str, float] = {}
-    local: float | None = None
-    for event in seen:
+    after: dict[int, dict[str, float]] = {version: {} for version in addresses}
+    local: dict[int, float] = {}
+    for event in sorted(seen, key=lambda one: one.t_ns):
         if not isinstance(event, RouteSeen) or not event.added or event.t_ns < sign:
             continue
         ms = round((event.t_ns - sign) / 1e6, 3)
-        if event.gateway == address:
-            after[event.where] = min(ms, after.get(event.where, NEVER_MS))
+        if event.gateway == addresses[event.version]:
+            after[event.version].setdefault(event.where, ms)
         elif event.where == target and event.metric == names.METRIC_ELEVATED:
-            local = ms if local is None else min(ms, local)
-    return Move(here, target, local, after)
+            local.setdefault(event.version, ms)
+    everywhere = set.intersection(*(set(found) for found in after.values()))
+    last = {where: max(found[where] for found in after.values()) for where in everywhere}
+    return Move(here, target, max(local.values()) if len(local) == len(addresses) else None, last)
 
 
 def fleet_rows(found: Sequence[Move], nodes: int) -> list[BenchRow]:

@@ -5,12 +5,12 @@ Pure values: Calico resources for the datastore, the agents' configuration, Kube
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lab import names
 from lab.certificates import agent_keys
-from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.keys import IPNetwork, Kind, ResourceKey
 from libtortie.model.resources import Resource, parse_resource
 from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE
 
@@ -23,23 +23,12 @@ NEVER, ALWAYS, CROSS_SUBNET = VXLAN_MODES = ("Never", "Always", "CrossSubnet")
 def resources(
     convergence: str, vxlan: str = NEVER, *, reflected: bool = False
 ) -> tuple[ResourceSeed, ...]:
-    """Pool, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
-    pool's `vxlanMode`; `reflected`: BGP by route reflectors, no mesh."""
+    """Pools, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
+    pools' `vxlanMode`; `reflected`: BGP by route reflectors, no mesh."""
     specs: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
         (Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": True, "clusterType": "k8s,bgp"}),
-        (
-            Kind.IP_POOL,
-            "default-ipv4-ippool",
-            {
-                "cidr": str(names.POOL),
-                "blockSize": names.BLOCK_SIZE,
-                "natOutgoing": False,
-                "ipipMode": "Never",
-                "vxlanMode": vxlan,
-                "nodeSelector": "all()",
-                "allowedUses": ["Workload", "Tunnel"],
-            },
-        ),
+        (Kind.IP_POOL, "default-ipv4-ippool", _pool(names.POOL, names.BLOCK_SIZE, vxlan)),
+        (Kind.IP_POOL, "default-ipv6-ippool", _pool(names.POOL6, names.BLOCK_SIZE6, vxlan)),
         (
             Kind.BGP_CONFIGURATION,
             "default",
@@ -55,16 +44,15 @@ def resources(
     return tuple(_resource(kind, name, spec) for kind, name, spec in specs)
 
 
-def _peers(*, reflected: bool) -> tuple[tuple[Kind, str, dict[str, Any]], ...]:
+def _peers(*, reflected: bool) -> Iterator[tuple[Kind, str, dict[str, Any]]]:
     """The ToR is every node's peer, or the reflectors'; they tell it the nodes' own addresses."""
-    tor = {"peerIP": str(names.TOR_ADDRESS), "asNumber": names.TOR_AS}
-    if not reflected:
-        return ((Kind.BGP_PEER, "tor", tor),)
     selected = f"has({names.REFLECTOR_LABEL})"
-    return (
-        (Kind.BGP_PEER, "tor", {**tor, "nodeSelector": selected, "nextHopMode": "Keep"}),
-        (Kind.BGP_PEER, "reflectors", {"nodeSelector": "all()", "peerSelector": selected}),
-    )
+    of_reflectors = {"nodeSelector": selected, "nextHopMode": "Keep"} if reflected else {}
+    for name, address in zip(("tor", "tor-v6"), names.TOR_ADDRESSES, strict=True):
+        tor = {"peerIP": str(address), "asNumber": names.TOR_AS}
+        yield Kind.BGP_PEER, name, tor | of_reflectors
+    if reflected:
+        yield Kind.BGP_PEER, "reflectors", {"nodeSelector": "all()", "peerSelector": selected}
 
 
 def reflector(node: names.LabNode) -> ResourceSeed:
@@ -77,11 +65,24 @@ def reflector(node: names.LabNode) -> ResourceSeed:
         "spec": {
             "bgp": {
                 "ipv4Address": str(node.address),
+                "ipv6Address": str(node.address6),
                 "routeReflectorClusterID": names.REFLECTOR_CLUSTER,
             }
         },
     }
     return name, parse_resource(Kind.NODE, body)
+
+
+def _pool(cidr: IPNetwork, block_size: int, vxlan: str) -> dict[str, Any]:
+    return {
+        "cidr": str(cidr),
+        "blockSize": block_size,
+        "natOutgoing": False,
+        "ipipMode": "Never",
+        "vxlanMode": vxlan,
+        "nodeSelector": "all()",
+        "allowedUses": ["Workload", "Tunnel"],
+    }
 
 
 def _resource(kind: Kind, name: str, spec: dict[str, Any]) -> ResourceSeed:
@@ -99,6 +100,7 @@ def agent_config(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str,
     return {
         "nodename": node.name,
         "ip": str(node.address),
+        "ip6": str(node.address6),
         **datastore,
         "k8s_api_root": names.api_url(),
         **agent_keys(),
@@ -115,6 +117,7 @@ def conflist_settings(node: names.LabNode, datastore: Mapping[str, Any]) -> dict
         **datastore,
         "kubernetes": {"k8s_api_root": names.api_url()},
         "policy": {"type": "k8s"},
+        "ipam": {"type": "tortie-ipam", "assign_ipv6": "true"},
         "policy_setup_timeout_seconds": names.POLICY_TIMEOUT_S,
         "log_file_path": "/var/log/tortie/cni.log",
     }
@@ -135,7 +138,11 @@ def kube_node(node: names.LabNode, *, reflector: bool = False) -> dict[str, Any]
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": metadata,
-        "status": {"addresses": [{"type": "InternalIP", "address": str(node.address.ip)}]},
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": str(node.ip(version))} for version in (4, 6)
+            ]
+        },
     }
 
 

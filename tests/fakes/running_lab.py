@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from lab import control, names
@@ -174,8 +174,10 @@ def traces(lab: Lab, word: str) -> list[str]:
 
 
 def metrics(node: str, address: str) -> list[int]:
-    """Metrics of a node's own routes to a guest, best first."""
-    command = ["ip", "-n", names.netns(node), "-j", "route", "show", f"{address}/32"]
+    """Metrics of a node's own routes to a guest by one of its addresses, best first."""
+    host = ip_network(address)
+    family = f"-{host.version}"
+    command = ["ip", "-n", names.netns(node), "-j", family, "route", "show", str(host)]
     routes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout or b"[]")
     return sorted(route.get("metric", 0) for route in routes if "gateway" not in route)
 
@@ -191,10 +193,10 @@ def everywhere(address: str) -> dict[str, list[int]]:
 
 def allocation(lab: Lab, address: str) -> Attribute | None:
     """Who holds an address in IPAM; None when it is free."""
-    wanted = IPv4Address(address)
+    wanted = ip_address(address)
 
     def work(store: Datastore) -> Attribute | None:
-        for record in store.list(Blocks(4)).records:
+        for record in store.list(Blocks(wanted.version)).records:
             if isinstance(record.value, Block) and wanted in record.value.cidr:
                 return record.value.attribute(record.value.ordinal(wanted))
         return None

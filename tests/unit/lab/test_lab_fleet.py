@@ -11,6 +11,7 @@ from lab.fleet import Move, fleet_rows, move_of
 from lab.observers import FrameSeen, Holder, RouteSeen, Seen
 
 TARGET = "172.31.0.13"
+TARGET6 = "fd00:31::13"
 SIGN_MS = 1000
 
 
@@ -36,21 +37,33 @@ SEEN: tuple[Seen, ...] = (
 
 
 def test_every_fib_counts_from_the_first_sign_to_the_first_route_to_the_target() -> None:
-    move = move_of("node1", "node3", TARGET, SEEN)
+    move = move_of("node1", "node3", {4: TARGET}, SEEN)
     assert move == Move("node1", "node3", 2.0, {"node1": 9.0, "node2": 12.0, "tor": 4.0})
     assert move.last_ms(3) == 12
     assert move.told(3).endswith("last of 3 of 3 FIBs 12.0 ms, median 9.0 ms")
 
 
+def test_a_fib_has_followed_when_it_has_in_every_family() -> None:
+    other = {"gateway": TARGET6, "version": 6}
+    six = (
+        route(3, "node3", gateway="", ifname="cali1", metric=512, version=6),
+        route(5, "node1", **other),  # type: ignore[arg-type]  # of a dict
+        route(20, "tor", **other),  # type: ignore[arg-type]  # of a dict
+    )
+    move = move_of("node1", "node3", {4: TARGET, 6: TARGET6}, (*SEEN, *six))
+    assert move == Move("node1", "node3", 3.0, {"node1": 9.0, "tor": 20.0})
+    assert move_of("node1", "node3", {4: TARGET, 6: TARGET6}, SEEN) == Move("node1", "node3", None)
+
+
 def test_without_a_sign_nothing_is_claimed() -> None:
-    move = move_of("node1", "node3", TARGET, [one for one in SEEN if one.kind == "route"])
+    move = move_of("node1", "node3", {4: TARGET}, [one for one in SEEN if one.kind == "route"])
     assert move == Move("node1", "node3", None)
     assert move.last_ms(3) == NEVER_MS
 
 
 def test_a_fib_that_does_not_follow_is_never() -> None:
     lagging = [one for one in SEEN if one.where != "node2"]
-    move = move_of("node1", "node3", TARGET, lagging)
+    move = move_of("node1", "node3", {4: TARGET}, lagging)
     assert move.last_ms(3) == NEVER_MS
     (p50, p99) = fleet_rows([move], 3)
     assert not p50.met

@@ -10,7 +10,7 @@ from lab import names, seed
 from lab.cluster import parse_established
 from lab.durations import seconds
 from lab.nodes import in_netns, in_node, missing_mount_points, mount_script
-from lab.plumbing import PodInterface, plan_bridge_binding, read_interface
+from lab.plumbing import PodInterface, plan_bridge_binding, plan_guest, read_interface
 from lab.processes import parse_record
 from lab.state import NODE_MOUNTS, StateDir
 from lab.teardown import parse_mounts
@@ -26,6 +26,8 @@ def test_topology_gives_every_node_its_address_and_a_port_at_the_tor() -> None:
     assert set(topology.commands) == set(topology.namespaces)
     assert "addr add 172.31.0.12/24 dev eth0" in topology.commands["tlab-node2"]
     assert "route add default via 172.31.0.1" in topology.commands["tlab-node2"]
+    assert "addr add fd00:172:31::12/64 dev eth0 nodad" in topology.commands["tlab-node2"]
+    assert "route add ::/0 via fd00:172:31::1" in topology.commands["tlab-node2"]
     tor = topology.commands["tlab-tor"]
     for part in ("node1", "node2", "node3", "api"):
         assert f"link add {part} type veth peer name eth0 netns tlab-{part}" in tor
@@ -50,9 +52,12 @@ def test_topology_refuses_other_sizes(count: int) -> None:
 def test_tor_speaks_ebgp_with_each_node_and_takes_the_pool_only() -> None:
     text = render_tor(names.lab_nodes(2), Path("/x/bird.log"))
     assert "local 172.31.0.1 as 65000;" in text
-    assert "protocol bgp node1 from node { neighbor 172.31.0.11 as 64512; }" in text
-    assert "protocol bgp node2 from node { neighbor 172.31.0.12 as 64512; }" in text
+    assert "protocol bgp node1 from session4 { neighbor 172.31.0.11 as 64512; }" in text
+    assert "protocol bgp node2 from session4 { neighbor 172.31.0.12 as 64512; }" in text
     assert "if net ~ [ 10.65.0.0/16+ ] then accept;" in text
+    assert "local fd00:172:31::1 as 65000;" in text
+    assert "protocol bgp node2_v6 from session6 { neighbor fd00:172:31::12 as 64512; }" in text
+    assert "if net ~ [ fd00:10:65::/64+ ] then accept;" in text
     assert "krt_metric" not in text
 
 
@@ -84,6 +89,16 @@ def test_bridge_binding_leaves_the_pods_identity_on_a_link_that_is_down() -> Non
     bridge = next(line for line in plan if line.startswith("link add k6t-eth0"))
     assert "02:00:00:00:00:01" not in bridge  # the guest's MAC belongs to the guest alone
     assert plan_bridge_binding(eth0, "uid-2") != plan
+
+
+def test_a_guest_has_the_pods_addresses_and_a_gateway_of_each_family() -> None:
+    eth0 = PodInterface("02:00:00:00:00:01", 1450, ("10.65.0.2/32", "fd00::2/128"))
+    plan = plan_guest(eth0)
+    assert {"addr add 10.65.0.2/32 dev eth0", "addr add fd00::2/128 dev eth0"} <= set(plan)
+    assert plan[-1] == "route add ::/0 via fe80::ecee:eeff:feee:eeee dev eth0"
+    assert "route add default via 169.254.1.1 dev eth0" in plan
+    six = plan_guest(PodInterface("02:00:00:00:00:01", 1450, ("fd00::2/128",)))
+    assert not any("169.254.1.1" in line for line in six)
 
 
 def test_read_interface_takes_global_addresses_only() -> None:
@@ -169,11 +184,17 @@ def test_no_durations(text: str) -> None:
 
 
 def test_seed_names_the_promises_settings() -> None:
-    stored = {key.kind: resource.to_wire()["spec"] for key, resource in seed.resources("8s")}
-    assert stored[Kind.FELIX_CONFIGURATION]["liveMigrationRouteConvergenceTime"] == "8s"
-    assert stored[Kind.IP_POOL]["cidr"] == "10.65.0.0/16"
-    assert not stored[Kind.IP_POOL].get("natOutgoing")
-    assert stored[Kind.BGP_PEER] == {"peerIP": "172.31.0.1", "asNumber": 65000}
+    stored = {
+        (key.kind, key.name): resource.to_wire()["spec"] for key, resource in seed.resources("8s")
+    }
+    felix = stored[Kind.FELIX_CONFIGURATION, "default"]
+    assert felix["liveMigrationRouteConvergenceTime"] == "8s"
+    for pool, cidr in (("ipv4", "10.65.0.0/16"), ("ipv6", "fd00:10:65::/64")):
+        found = stored[Kind.IP_POOL, f"default-{pool}-ippool"]
+        assert found["cidr"] == cidr
+        assert not found.get("natOutgoing")
+    assert stored[Kind.BGP_PEER, "tor"] == {"peerIP": "172.31.0.1", "asNumber": 65000}
+    assert stored[Kind.BGP_PEER, "tor-v6"] == {"peerIP": "fd00:172:31::1", "asNumber": 65000}
 
 
 def test_with_reflectors_there_is_no_mesh_and_the_tor_is_theirs() -> None:
