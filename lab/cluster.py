@@ -228,9 +228,9 @@ def tool(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
-def start_agent(state: StateDir, node: str) -> Process:
-    """A node's agent."""
-    command = [str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
+def start_agent(state: StateDir, node: str, program: str = "") -> Process:
+    """A node's agent: this environment's, or another one by its path on the node."""
+    command = [program or str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
     return spawn(
         state.ledger,
         f"agent of {node}",
