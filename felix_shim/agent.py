@@ -359,7 +359,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
         condition.leave()
     roster, patience = reconciler.world.roster, parts.config.drain_seconds
     departure = Departure(roster, patience, crew.in_haste, log, time.monotonic)
-    departure.leave(cni.stop, proxy.stop if proxy is not None else None)
+    departure.leave(cni.stop, proxy.stop if proxy is not None else None, reconciler.leave)
 
 
 def _keep_proxy(parts: Parts) -> ProxyKeeper | None:

@@ -5,6 +5,8 @@ the moment its route is raised nobody stands in for the agent, so an orderly sto
 moment, for `drain_seconds` at most; likewise for a VM that is about to leave, whose connections
 this node hands over. What is raised is on disk and in the kernel, and the next agent goes on from
 there. CNI requests are answered all the while: a pod that is attached now may be a VM that comes.
+Then no further target is told that it may start (its ADD waits for the next agent), and those that
+were told are waited for: from there on none can be on its way.
 
 A second signal ends the wait, and so does a failure.
 """
@@ -23,15 +25,20 @@ from libtortie.jsonlog import Log
 LOOK_SECONDS = 0.02
 
 
-def on_their_way(locals_: Iterable[Local]) -> tuple[str, ...]:
-    """The endpoints of VMs that are about to come here, or to leave. Pure."""
-    return tuple(sorted(str(local.id) for local in locals_ if _moves(local)))
+def on_their_way(locals_: Iterable[Local], *, reported: bool = False) -> tuple[str, ...]:
+    """The endpoints of VMs that are about to come here, or to leave. Pure.
+
+    `reported`: those targets alone that may start already.
+    """
+    return tuple(sorted(str(local.id) for local in locals_ if _moves(local, reported=reported)))
 
 
-def _moves(local: Local) -> bool:
+def _moves(local: Local, *, reported: bool) -> bool:
     machine = local.machine
+    if machine.state is State.TARGET:
+        return local.reported or not reported
     leaves = machine.facts.role is Role.SOURCE and not machine.facts.final
-    return machine.state is State.TARGET or (machine.state is State.BASE and leaves)
+    return machine.state is State.BASE and leaves
 
 
 @dataclass(slots=True)
@@ -46,7 +53,12 @@ class Departure:
     pause: Callable[[float], object] = threading.Event().wait
     _end: float | None = None
 
-    def leave(self, stop_cni: Callable[[], bool], stop_proxy: Callable[[], None] | None) -> None:
+    def leave(
+        self,
+        stop_cni: Callable[[], bool],
+        stop_proxy: Callable[[], None] | None,
+        let_none_start: Callable[[], None],
+    ) -> None:
         """Stop what others ask of the agent, as soon as nobody needs it answered here.
 
         A migration proxy drains while everybody serves on: its migrations need us.
@@ -56,14 +68,15 @@ class Departure:
             stop_proxy()
         if not stop_cni():
             self.log.warning("cni_requests_left")
-        self.wait()  # for a pod that was attached last of all
+        let_none_start()
+        self.wait(reported=True)
 
-    def wait(self) -> bool:
+    def wait(self, *, reported: bool = False) -> bool:
         """Until no VM is on its way; False when that took too long."""
         now = self.monotonic()
         end = self._end = now + self.seconds if self._end is None else self._end
         told: tuple[str, ...] = ()
-        while moving := on_their_way(self.locals):
+        while moving := on_their_way(self.locals, reported=reported):
             if self.hurry() or self.monotonic() >= end:
                 self.log.warning("stop_leaves_migrations", endpoints=moving)
                 return False

@@ -13,7 +13,8 @@ from felix_shim.migration import Facts, Machine, State
 from felix_shim.model import Role
 from felix_shim.roster import Local
 from libtortie.model.resources import WorkloadEndpoint
-from tests.fakes.agent_world import RecordingLog, endpoint_record
+from tests.fakes.agent_world import Bench, RecordingLog, endpoint_record
+from tests.fakes.migrating_bench import target_bench
 
 SECONDS = 60.0
 
@@ -132,22 +133,59 @@ def test_a_second_signal_or_a_failure_ends_the_wait() -> None:
     assert node.waited == 2.0
 
 
-def test_cni_is_served_while_it_waits_and_what_was_attached_last_is_waited_for() -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_cni_is_served_while_it_waits_and_who_may_start_already_is_waited_for(
+    reported: bool,
+) -> None:
     node = Node(local("db", MOVES["a VM that is expected"]))
     late = local("late", MOVES["a VM that is expected"])
     node.then.append((3.0, node.locals.clear))
     node.then.append((4.0, node.locals.clear))
 
-    def stop_cni() -> bool:
+    def let_none_start() -> None:
+        late.reported = reported
         node.locals.append(late)  # the last request was the ADD of a target
-        return node.stop("cni")
+        node.stop("targets")
 
-    node.departure().leave(stop_cni, lambda: node.stopped.append(("proxy", node.waited)))
-    assert node.stopped == [("proxy", 3.0), ("cni", 3.0)]
-    assert node.waited == 4.0
+    def stop_proxy() -> None:
+        node.stop("proxy")
+
+    node.departure().leave(lambda: node.stop("cni"), stop_proxy, let_none_start)
+    assert node.stopped == [("proxy", 3.0), ("cni", 3.0), ("targets", 3.0)]
+    assert node.waited == (4.0 if reported else 3.0)
 
 
 def test_requests_that_do_not_end_are_told() -> None:
     node = Node()
-    node.departure().leave(lambda: False, None)
+    node.departure().leave(lambda: False, None, lambda: None)
     assert node.log.of("cni_requests_left")
+
+
+def reported(bench: Bench) -> dict[str, bool]:
+    """By endpoint whether it is told that it may start."""
+    return {name: bool(local.reported) for name, local in by_pod(bench).items()}
+
+
+def by_pod(bench: Bench) -> dict[str, Local]:
+    return {local.id.pod.rpartition("/")[2]: local for local in bench.reconciler.world.roster}
+
+
+def test_a_target_that_may_start_already_still_may() -> None:
+    bench = target_bench()
+    (name,) = bench.status
+    bench.reconciler.leave()
+    bench.advance(60)
+    assert set(bench.status) == {name}
+    assert reported(bench) == {"tgt": True}
+    assert on_their_way(bench.reconciler.world.roster, reported=True)
+
+
+def test_no_further_target_may_and_the_next_agent_lets_it() -> None:
+    bench = Bench()
+    bench.reconciler.leave()
+    target_bench(bench=bench)
+    bench.attach(endpoint_record("web", vm=False, address="10.65.0.9"))
+    assert bench.state("tgt") is State.TARGET
+    assert ["web" in name for name in bench.status] == [True], "pods start"
+    assert not on_their_way(bench.reconciler.world.roster, reported=True)
+    assert len(target_bench().status) == 1
