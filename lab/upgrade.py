@@ -23,13 +23,13 @@ from pathlib import Path
 import yaml
 
 from cni_plugin.bundle import Bundle
-from lab import control, names
+from lab import clock, control, names
 from lab.children import Child
 from lab.cluster import bring_up, in_api, make_way, meshed, start_agent, until
 from lab.cutover import report_from_json
 from lab.datastore import KUBERNETES, settings
 from lab.interrupts import interruptible, uninterrupted
-from lab.measure import await_echo, guest_ip, start_probes, start_stream
+from lab.measure import agent_log, await_echo, guest_ip, start_probes, start_stream
 from lab.nodes import in_netns
 from lab.objects import LabVMI
 from lab.probes import series_from_json
@@ -40,7 +40,16 @@ from lab.stream import StreamReport
 from lab.teardown import tear_down
 from lab.tools import LabError
 from lab.topology import Topology
-from lab.upgrade_rows import Restart, Stretch, Window, rows_of
+from lab.upgrade_rows import (
+    NETWORK_MS,
+    Restart,
+    Stretch,
+    Window,
+    allowance,
+    network_ms,
+    rows_of,
+    strays,
+)
 from lab.versions import PREFIX, pack, put_in_use, version_of
 from libtortie.errors import NotFound
 from libtortie.kube.client import HttpKubeClient
@@ -59,6 +68,8 @@ LEASE = "tortie-controllers"
 LEASE_NAMESPACE = "kube-system"
 CONTROLLERS = ("controllers a", "controllers b")
 ELECTION = ("lease-duration=4s", "renew-deadline=3s", "retry-period=500ms")
+TOLD_MS = (-8000.0, 8000.0)
+UNTOLD = frozenset({"start_up", "apply_recovered", "watch_found"})
 GRACE = "5s"
 """Of the collector: short, so that it judges while VMs move."""
 
@@ -101,7 +112,7 @@ def run_upgrades(
                 for number in range(runs):
                     found.append(_stretch(scene, streams, upgrades=False))
                     found.append(_stretch(scene, streams, upgrades=True))
-                    _tell(number, runs, scene, found[-1])
+                    _tell(number, runs, scene, found)
         finally:
             with uninterrupted():
                 tear_down(state)
@@ -109,14 +120,31 @@ def run_upgrades(
     return conclude(out, rows_of(found), figures, print)
 
 
-def _tell(number: int, runs: int, scene: Scene, stretch: Stretch) -> None:
+def _tell(number: int, runs: int, scene: Scene, found: Sequence[Stretch]) -> None:
+    stretch = found[-1]
     away = {one.node: f"{one.away_ms:.0f} ms" for one in stretch.restarts}
-    lost = {place: len(lost) for place, lost in stretch.lost_at.items()}
+    lost = strays(stretch, allowance([one for one in found if not one.upgraded]))
     print(
         f"{number + 1}/{runs} to {scene.bundle.name}: {len(stretch.windows)} migrations,"
-        f" agents away {away}, probes lost in all {lost}",
+        f" agents away {away}, extra probes lost {lost}",
         flush=True,
     )
+    if any(lost.values()):
+        print("\n".join(_story(scene, stretch)), flush=True)
+
+
+def _story(scene: Scene, stretch: Stretch) -> Iterator[str]:
+    """What agents did around each cut-over that cost more than it should, for who looks for why."""
+    log = tuple(agent_log(scene.state, scene.topology, stretch.windows[0].unplugged_ns))
+    for window, late in zip(stretch.windows, network_ms(stretch), strict=True):
+        if late <= NETWORK_MS:
+            continue
+        yield f"  a cut-over cost {late:.0f} ms; agents, in ms after the guest appeared:"
+        for one in log:
+            after = clock.ms(one.t_ns - window.plugged_ns)
+            if TOLD_MS[0] <= after <= TOLD_MS[1] and one.event not in UNTOLD:
+                what = one.fields.get("endpoint") or one.fields.get("endpoints") or ""
+                yield f"  {after:9.0f} {one.node} {one.event} {what}"
 
 
 # -- before -------------------------------------------------------------------------------------

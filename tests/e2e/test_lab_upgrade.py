@@ -13,7 +13,7 @@ from tests.fakes.running_lab import assert_gone, start_when_free, when_free
 
 pytestmark = pytest.mark.root
 
-RUNS = 4
+RUNS = 2
 SECONDS = 1500.0
 """A minute and a half on a quiet machine."""
 
