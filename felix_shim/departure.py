@@ -2,11 +2,11 @@
 
 A VM that comes here is heard by this process alone. Between the moment its pod is attached and
 the moment its route is raised nobody stands in for the agent, so an orderly stop waits for that
-moment, for `drain_seconds` at most; likewise for a VM that is about to leave, whose connections
-this node hands over. What is raised is on disk and in the kernel, and the next agent goes on from
-there. CNI requests are answered all the while: a pod that is attached now may be a VM that comes.
-Then no further target is told that it may start (its ADD waits for the next agent), and those that
-were told are waited for: from there on none can be on its way.
+moment, for `drain_seconds` at most; then for the route to be plain again, because a raised one that
+nobody takes back would hold against the VM's next move; likewise for a VM that is about to leave,
+whose connections this node hands over. CNI requests are answered all the while: a pod that is
+attached now may be a VM that comes. Then no further target is told that it may start (its ADD waits
+for the next agent), and those that were told are waited for: from there on none can be on its way.
 
 A second signal ends the wait, and so does a failure.
 """
@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from felix_shim.migration import State
+from felix_shim.migration import RAISED, State
 from felix_shim.model import Role
 from felix_shim.roster import Local
 from libtortie.jsonlog import Log
@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.02
 
 
 def on_their_way(locals_: Iterable[Local], *, reported: bool = False) -> tuple[str, ...]:
-    """The endpoints of VMs that are about to come here, or to leave. Pure.
+    """The endpoints of VMs that are about to come here, have just come, or are to leave. Pure.
 
     `reported`: those targets alone that may start already.
     """
@@ -38,7 +38,7 @@ def _moves(local: Local, *, reported: bool) -> bool:
     if machine.state is State.TARGET:
         return local.reported or not reported
     leaves = machine.facts.role is Role.SOURCE and not machine.facts.final
-    return machine.state is State.BASE and leaves
+    return machine.state in RAISED or (machine.state is State.BASE and leaves)
 
 
 @dataclass(slots=True)

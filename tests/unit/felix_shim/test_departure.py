@@ -65,12 +65,12 @@ class Node:
 MOVES = {
     "a VM that is expected": Machine(State.TARGET, facts=Facts(Role.TARGET, final=False)),
     "one whose role is not known yet": Machine(State.TARGET),
+    "one that has just come": Machine(State.LIVE, facts=Facts(Role.TARGET, final=False)),
+    "one that settles": Machine(State.TIME_WAIT),
     "a VM that is about to leave": Machine(State.BASE, facts=Facts(Role.SOURCE, final=False)),
 }
 RESTS = {
     "a pod": Machine(),
-    "a VM that has come": Machine(State.LIVE, facts=Facts(Role.TARGET, final=False)),
-    "one that settles": Machine(State.TIME_WAIT),
     "one that has left": Machine(State.DEPARTED, facts=Facts(Role.SOURCE, final=False)),
     "one that stayed": Machine(State.BASE, facts=Facts(Role.SOURCE, final=True)),
     "one that will not come": Machine(State.SUPPRESSED),
@@ -100,14 +100,17 @@ def test_nothing_on_its_way_is_no_wait() -> None:
     assert (node.waited, node.log.lines) == (0.0, [])
 
 
-def test_it_goes_as_soon_as_the_vm_has_come() -> None:
+def test_it_goes_as_soon_as_the_vm_has_settled() -> None:
     node = Node(local("db", MOVES["a VM that is expected"]))
     arrives = node.locals[0]
 
     def arrive() -> None:
         arrives.machine = replace(arrives.machine, state=State.LIVE)
 
-    node.then.append((3.0, arrive))
+    def settle() -> None:
+        arrives.machine = replace(arrives.machine, state=State.BASE)
+
+    node.then += [(2.0, arrive), (3.0, settle)]
     assert node.departure().wait()
     assert node.waited == 3.0
     (said,) = node.log.of("stop_waits_for_migrations")
