@@ -8,8 +8,11 @@ today, twice what it was without an upgrade.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from lab import clock
 from lab.results import BenchRow, at_least, at_most
@@ -64,6 +67,11 @@ class Stretch:
     def upgraded(self) -> bool:
         """Whether it was an upgrade's."""
         return bool(self.restarts)
+
+
+def stretch_from(data: Mapping[str, Any]) -> Stretch:
+    """A stretch as a result's file has it."""
+    return TypeAdapter(Stretch).validate_python(dict(data))
 
 
 def network_ms(stretch: Stretch) -> list[float]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from lab.results import BenchRow
 from lab.tools import LabError
-from lab.upgrade_rows import NETWORK_MS, Restart, Stretch, Window, allowance, rows_of, strays
+from lab.upgrade_rows import (
+    NETWORK_MS,
+    Restart,
+    Stretch,
+    Window,
+    allowance,
+    rows_of,
+    strays,
+    stretch_from,
+)
 from lab.versions import PACKAGES, pack, version_of
 
 MS = 1_000_000
@@ -67,6 +77,10 @@ def test_what_else_an_upgrade_must_not_cost(what: str, bad: Stretch) -> None:
     missed = [one.what for one in rows_of([USUAL, GOOD, bad]) if not one.met]
     assert len(missed) == 1
     assert missed[0].startswith(what)
+
+
+def test_a_stretch_survives_its_file() -> None:
+    assert stretch_from(json.loads(json.dumps(asdict(GOOD)))) == GOOD
 
 
 def test_without_an_upgrade_nothing_is_shown() -> None:
