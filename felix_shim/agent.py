@@ -36,6 +36,7 @@ from felix_shim.config import NodeConfig, load_config
 from felix_shim.courtesy import Courtesy
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
+from felix_shim.departure import Departure
 from felix_shim.drivers.announcements import Announcements
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
@@ -174,7 +175,7 @@ def run(config: NodeConfig, log: JsonLog) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL)
     crew = Crew(log)
     monitor = Monitor(config, log, crew)
-    set_on(crew.over, signal.SIGTERM, signal.SIGINT)
+    set_on(crew.over, signal.SIGTERM, signal.SIGINT, again=crew.hurry)
     _bridge_logging(log)
     try:
         with ExitStack() as stack:
@@ -358,10 +359,9 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
     crew.over.wait()
     if condition is not None and not crew.failed:
         condition.leave()
-    if proxy is not None:
-        proxy.stop()  # everybody serves on meanwhile: the migrations it drains need us
-    if not cni.stop():
-        log.warning("cni_requests_left")
+    roster, patience = reconciler.world.roster, parts.config.drain_seconds
+    departure = Departure(roster, patience, crew.in_haste, log, time.monotonic)
+    departure.leave(cni.stop, proxy.stop if proxy is not None else None, reconciler.leave)
 
 
 def _keep_proxy(parts: Parts) -> ProxyKeeper | None:

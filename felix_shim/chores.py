@@ -24,6 +24,7 @@ from felix_shim.exchange import exchange
 from felix_shim.herald import tidings, unrecorded
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
+from felix_shim.migration import State
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.nat_moves import NatMoves
 from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, STATUS, SURVEY, Outlets
@@ -84,7 +85,11 @@ class Identity:
 
 @dataclass(slots=True)
 class Chores:
-    """One method per chore; `rules_ready` once the rules of a complete list are in the kernel."""
+    """One method per chore; `rules_ready` once the rules of a complete list are in the kernel.
+
+    `leaving`, by any thread: no further migration's target may start, for nobody would hear its VM
+    arrive. Its ADD waits for the next agent.
+    """
 
     identity: Identity
     world: World
@@ -93,6 +98,7 @@ class Chores:
     rules_ready: bool = False
     claims_end: float | None = None
     """When the first way that another node's word alone holds open has to be looked at again."""
+    leaving: bool = False
     _generation: int = 0
     _latest_rules: int = 0
     _reconsidered: int = 0
@@ -139,8 +145,17 @@ class Chores:
         self._look_at_peers()
         if not self.rules_ready:
             return
-        endpoints = desired.in_force(self.world.roster, self.world.links_up)
+        roster = [local for local in self.world.roster if self._may_start(local)]
+        endpoints = desired.in_force(roster, self.world.links_up)
         self._submit(STATUS, partial(self._write_status, endpoints, self.world.resyncs))
+
+    def _may_start(self, local: Local) -> bool:
+        """Whether its status file may be there. Who leaves looks at `reported` after it has said
+        so: here it is set before we look."""
+        before, local.reported = local.reported, True
+        if self.leaving and not before and local.machine.state is State.TARGET:
+            local.reported = False
+        return local.reported
 
     def survey(self) -> None:
         """Read links and routes whole."""

@@ -22,7 +22,7 @@ from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Kind, ResourceKey, Resources
-from libtortie.model.resources import Node, NodeBGP, NodeSpec, ObjectMeta
+from libtortie.model.resources import Node, NodeBGP, NodeSpec, ObjectMeta, WorkloadEndpoint
 
 PAUSES = 15
 PAUSE_SECONDS = 0.2
@@ -31,6 +31,10 @@ PAUSE_SECONDS = 0.2
 
 class AddressTakenError(InvalidInput):
     """Another node has the address; the text names it."""
+
+
+class RenamedError(InvalidInput):
+    """The node has another name than what runs on it; the text names both, and the ways out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,34 @@ def _taken(rivals: Rivals) -> AddressTakenError:
         f"choose another, e.g. {key}: skip-interface={rivals.link or '<link>'} or cidr=<cidr>, "
         f"or delete Node {rivals.names[0]} if it is no more"
     )
+
+
+def require_same_name(store: Datastore, nodename_file: Path, node: str) -> None:
+    """Refuse a name under which the agent would not know what runs here: routes, policy and
+    addresses are by the node's name, and it takes away what it does not know.
+
+    Raises `RenamedError`, `Unavailable`, OSError.
+    """
+    try:
+        before = nodename_file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return
+    if before in ("", node):
+        return
+    values = [one.value for one in store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records]
+    theirs = [
+        f"{value.metadata.namespace}/{value.spec.pod or value.spec.workload}"
+        for value in values
+        if isinstance(value, WorkloadEndpoint) and value.spec.node == before
+    ]
+    if theirs:
+        more = f" and {len(theirs) - 3} more" if len(theirs) > 3 else ""
+        raise RenamedError(
+            f"this node is called {node} and was {before} ({nodename_file}), as which it has "
+            f"workloads: {', '.join(sorted(theirs)[:3])}{more}; call it {before} again "
+            f"(NODENAME, nodename), or end them first; if they are no more, delete Node {before}, "
+            f"what is stored of them, and {nodename_file}"
+        )
 
 
 def write_files(nodename_file: Path, node: str, mtu_file: Path, mtu: int) -> None:

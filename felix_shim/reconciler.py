@@ -131,6 +131,10 @@ class Reconciler:
         """Signs that counted for nothing: too early, too late, or repeated."""
         return self._signs_dropped
 
+    def leave(self) -> None:
+        """From now on no migration's target may start here."""
+        self._chores.leaving = True
+
     def metrics(self) -> tuple[Metric, ...]:
         """For the scraper."""
         return *self.gate.metrics(), *self._chores.nat_moves.metrics()

@@ -7,7 +7,8 @@ killed anywhere: each step looks at what is stored, and writes only if that is s
 While `datastoreReady` is false only this node's own records are written; nothing is made for the
 cluster until somebody unlocks it. The agent does not wait for that: `run` sees to what is left.
 
-Fatal is only an address another node has, or none to be found. A stored object that cannot be
+Fatal is only an address another node has, or none to be found, and another name than what runs
+here was started under. A stored object that cannot be
 read, a right that is missing: named in the log, and the next step follows.
 """
 
@@ -34,7 +35,15 @@ from felix_shim.claims import label_claims
 from felix_shim.config import NONE, NodeConfig
 from felix_shim.ensure import ensure
 from felix_shim.kube_node import ClusterFacts, cluster_facts, internal_ips
-from felix_shim.node import AddressTakenError, NodeFacts, claim, register, write_files
+from felix_shim.node import (
+    AddressTakenError,
+    NodeFacts,
+    RenamedError,
+    claim,
+    register,
+    require_same_name,
+    write_files,
+)
 from felix_shim.overlay_mtu import stored_mtu
 from libtortie.datastore.port import Check, Datastore, Record
 from libtortie.errors import (
@@ -110,7 +119,8 @@ class StartUp:
 
         A node that was here before does not ask the API now: an agent that was killed in the
         middle of a migration must listen at once, and `run` sees to the rest.
-        Raises `InvalidInput` for an address that another node has, or that cannot be found.
+        Raises `InvalidInput` for an address that another node has, or that cannot be found, and for
+        another name than what runs here knows.
         """
         while not self.over.is_set():
             try:
@@ -194,6 +204,7 @@ class StartUp:
 
     def _steps(self) -> tuple[tuple[str, Callable[[], bool]], ...]:
         return (
+            ("name", self._name),
             ("cluster identity", self._identity),
             ("node", self._node),
             ("claims", self._claims),
@@ -220,7 +231,7 @@ class StartUp:
             if not self._later:
                 self._complain(name, error)
             return False
-        except AddressTakenError:
+        except (AddressTakenError, RenamedError):
             raise
         except OSError as error:
             self._complain(name, error)
@@ -241,6 +252,10 @@ class StartUp:
             self.log.warning("start_up_waits", step=name, reason=reason)
         else:
             self.log.error("start_up_failed", step=name, reason=reason)
+
+    def _name(self) -> bool:
+        require_same_name(self.store, Path(self.config.nodename_file), self.config.node)
+        return False
 
     def _identity(self) -> bool:
         """A cluster has a GUID before it has a node."""

@@ -24,10 +24,11 @@ from lab.interrupts import interruptible, uninterrupted
 from lab.measure import Wish
 from lab.nodes import PLACES, in_netns, in_node
 from lab.seed import NEVER, VXLAN_MODES
-from lab.state import StateDir, active_root, lab_lock
+from lab.state import CHECKOUT, StateDir, active_root, lab_lock
 from lab.status import render_status
 from lab.teardown import tear_down
 from lab.tools import LabError
+from lab.upgrade import run_upgrades
 
 GUEST = "What VMs are: a network namespace with this machine's kernel, or QEMU with a small Linux."
 
@@ -238,6 +239,32 @@ def bench(state: StateDir, /, out: Path, seed: int, **counts: int) -> None:
     if 0 < numbers.fleet <= REFLECTORS:
         raise click.UsageError(f"a fleet has more than {REFLECTORS} nodes")
     if not run_bench(state, out, numbers, seed, click.echo):
+        raise SystemExit(1)
+
+
+@main.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), default="bench/upgrade.json"
+)
+@click.option("--runs", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of moments and order.")
+@click.option(
+    "--old",
+    type=click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True),
+    default=CHECKOUT,
+    help="A checkout of the other version. Default: this one.",
+)
+@click.option(
+    "--drain", type=float, help="`drain_seconds` of the agents, if both versions know it."
+)
+@click.pass_obj
+@reported
+def upgrade(
+    state: StateDir, /, out: Path, runs: int, seed: int, *, old: Path, drain: float | None
+) -> None:
+    """Replace agents and controllers by those of another version and back, RUNS times in all, while
+    a VM migrates. Exits 1 if that costs a probe or a connection."""
+    if not run_upgrades(state, out, runs, seed, old=old, drain=drain):
         raise SystemExit(1)
 
 

@@ -244,9 +244,11 @@ def tool(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
-def start_agent(state: StateDir, node: str) -> Process:
-    """A node's agent, with the niceness of its systemd unit."""
-    command = ["nice", "-n", "-5", str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
+def start_agent(state: StateDir, node: str, program: str = "") -> Process:
+    """A node's agent, with the niceness of its systemd unit: this environment's program, or another
+    one by its path on the node."""
+    agent = program or str(tool("tortie-node"))
+    command = ["nice", "-n", "-5", agent, "--config", "/etc/tortie/node.yaml"]
     return spawn(
         state.ledger,
         f"agent of {node}",

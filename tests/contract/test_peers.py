@@ -183,6 +183,21 @@ def test_an_expired_certificate_is_not_used_and_not_accepted(cluster: Cluster) -
     assert cluster.asked == []
 
 
+def test_a_clock_that_is_behind_is_told_and_no_certificate_taken_before_its_time(
+    cluster: Cluster,
+) -> None:
+    """What was just issued is not valid yet where the clock is an hour behind."""
+    pair = cluster.authority.node("n2", begins=DAY / 24)
+    behind = cluster.credentials("n2", pair)
+    with pytest.raises(Unavailable, match="would not be accepted: certificate is not yet valid"):
+        behind.identity()
+    server = cluster.serve(cluster.credentials("n1"))
+    with suppress(OSError):
+        _tls(server.port, cluster, pair).recv(1)
+    until("it is told", lambda: any("not yet valid" in one for one in cluster.refusals()))
+    assert cluster.asked == []
+
+
 def test_expiry_is_told_early_and_once(cluster: Cluster) -> None:
     pair = cluster.authority.node("n1", ends=10 * DAY)
     credentials = cluster.credentials("n1", pair)
