@@ -35,7 +35,7 @@ COLUMNS = (
     ("target", "To"),
     ("began", "Began"),
     ("seconds", "Seconds"),
-    ("downtime_ms", "Downtime (ms)"),
+    ("downtime_ms", "Network downtime (ms)"),
     ("sign_to_route_ms", "Sign to route (ms)"),
 )
 
@@ -105,7 +105,7 @@ def _with_record(move: Move, known: PastMigration, past: Past) -> Move:
         move,
         source=move.source or known.source,
         target=move.target or known.target,
-        began=move.began or _began(known),
+        began=move.began or known.began,
         moments=tuple(sorted([*move.moments, *past.moments.get(move.uid, ())])),
         downtime_ms=known.downtime_ms,
         sign_to_route_ms=known.sign_to_route_ms,
@@ -124,18 +124,12 @@ def _of_record(one: PastMigration, past: Past) -> Move:
         running=False,
         source=one.source,
         target=one.target,
-        began=_began(one),
+        began=one.began,
         ended=one.ended,
         moments=tuple(sorted(past.moments.get(uid, ()))),
         downtime_ms=one.downtime_ms,
         sign_to_route_ms=one.sign_to_route_ms,
     )
-
-
-def _began(one: PastMigration) -> datetime | None:
-    """The first that an agent or IPAM knows of it."""
-    times = (one.prepared, one.heard, one.raised, one.promoted, one.ended)
-    return min((time for time in times if time is not None), default=None)
 
 
 def moves_table(

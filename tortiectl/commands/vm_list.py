@@ -8,7 +8,7 @@ import click
 
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.errors import InvalidInput, TortieError, Unauthorized, first_line
-from libtortie.history import history
+from libtortie.history import history, migrations
 from libtortie.model.history import Fact
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import Resource, WorkloadEndpoint
@@ -79,11 +79,13 @@ def show_vm(
     vmi = get_vmi(access.objects, name, place)
     (one,) = _overviews(access, [vmi], place)
     audit = [line for path in logs for line in views.audit_of(_text(path), one.addresses)]
-    audit += views.audit_of_history(_history(access), (place, name), one.addresses)
+    facts = _history(access)
+    audit += views.audit_of_history(facts, (place, name), one.addresses)
+    past = migrations(fact for fact in facts if (fact.namespace, fact.vm) == (place, name))
     if output == "json":
-        click.echo(readable_json(views.document(one, sorted(audit)), sort_keys=True))
+        click.echo(readable_json(views.document(one, sorted(audit), past), sort_keys=True))
     else:
-        click.echo("\n".join(visible(line) for line in views.lines(one, sorted(audit))))
+        click.echo("\n".join(visible(line) for line in views.lines(one, sorted(audit), past)))
 
 
 def _overviews(access: Access, vmis: list[VMI], namespace: str) -> list[Overview]:
