@@ -257,7 +257,8 @@ def _live(parts: Parts) -> None:
         crew.start(f"lane-{name}", lane.run, lane.stop)
     watchdog = Watchdog(lanes, log)
     crew.start("watchdog", watchdog.run, watchdog.stop)
-    annals = keep_history(parts.config, parts.store, crew, log, _now)
+    telemetry = monitor.telemetry
+    annals = keep_history(parts.config, parts.store, crew, log, _now, telemetry=telemetry)
     ipam = IPAMClient(parts.store, parts.node, now=_now, annals=annals)
     promoting = ipam.with_retry(RETRY)
     owners = OwnerKeeper(promoting.promote, log, time.monotonic)
@@ -267,7 +268,7 @@ def _live(parts: Parts) -> None:
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
     events = tell_events(parts.config, parts.kube, crew, log, _now)
     peering = start_peering(parts.config, parts.start_up.own(), crew, log, inbox.post)
-    monitor.telemetry.serve(*peering.metrics)
+    telemetry.serve(*peering.metrics)
     parts = replace(parts, annals=annals)
     hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
     outlets = _outlets(parts, hands)

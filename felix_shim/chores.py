@@ -26,6 +26,7 @@ from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
 from felix_shim.migration import State
 from felix_shim.model import Endpoint, EndpointId
+from felix_shim.move_limits import MoveLimits
 from felix_shim.nat_moves import NatMoves
 from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, STATUS, SURVEY, Outlets
 from felix_shim.overlay import Composer
@@ -110,9 +111,11 @@ class Chores:
     _services: frozenset[ServiceAddress] | None = None
     _composer: Composer = field(default_factory=Composer)
     nat_moves: NatMoves = field(init=False)
+    move_limits: MoveLimits = field(init=False)
 
     def __post_init__(self) -> None:
         self.nat_moves = NatMoves(self.log, self.out.warn)
+        self.move_limits = MoveLimits(self.log)
 
     def do(self, chore: str) -> None:
         """One chore, whose being due is over."""
@@ -237,10 +240,12 @@ class Chores:
 
     def exchange_flows(self) -> None:
         """Say which VMs' connections may go to which nodes, and which shall come here."""
-        self.nat_moves.look(self.world.roster, self.world.cluster.pools())
+        cluster, machines = self.world.cluster, self.world.machines
+        pools = cluster.pools()
+        self.nat_moves.look(self.world.roster, pools)
+        self.move_limits.look(self.world.roster, pools, cluster.felixes())
         if self.out.exchange is None:
             return
-        cluster, machines = self.world.cluster, self.world.machines
         found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
         self.out.exchange(found)
         if self.out.tell is not None:

@@ -111,13 +111,14 @@ class Cluster:
 
     def settings(self, known: Settings | None = None) -> Settings:
         """Effective FelixConfiguration: `default`, then `node.<name>`; `known` held before."""
-        found = {
-            item.metadata.name: item.spec
-            for item in self._values.get(FELIX, {}).values()
-            if isinstance(item, FelixConfiguration)
-        }
-        names = ("default", f"node.{self.node}")
-        return effective(((name, found[name]) for name in names if name in found), known)
+        specs = ((one.metadata.name, one.spec) for one in self.felixes())
+        return effective(specs, known)
+
+    def felixes(self) -> tuple[FelixConfiguration, ...]:
+        """The FelixConfigurations that count here, the weakest first."""
+        values = self._values.get(FELIX, {}).values()
+        found = {one.metadata.name: one for one in values if isinstance(one, FelixConfiguration)}
+        return tuple(found[name] for name in ("default", f"node.{self.node}") if name in found)
 
     def nodes(self) -> dict[str, Node]:
         """Nodes by name."""

@@ -82,12 +82,9 @@ def decode(raw: bytes, boot_id: str, now: float, settings: Timing) -> Memory:
             raise Malformed(f"migration state: format {body['format']!r}, not {FORMAT}")
         if body["bootID"] != boot_id:
             return Memory()
-        machines = tuple(_remembered(item, now, settings) for item in body["machines"])
-        return Memory(machines, load_raises(body["raises"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         machines = [_remembered(item, now, settings) for item in body["machines"]]
         return Memory(tuple(filter(None, machines)), load_raises(body["raises"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Malformed(f"migration state: {type(error).__name__}: {error}") from error
 
 

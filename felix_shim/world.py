@@ -224,6 +224,7 @@ class World:
     def _resource_changed(self, scope: Scope) -> None:
         if scope == FELIX:
             self._settings_changed()
+            self.due.chores.add(FLOWS)
         elif scope == NODES:
             for key, endpoint in self.wishes.all():
                 self._take(key, endpoint)
