@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,7 @@ class Router(ABC):
         self.leg = f"leg{self.number}"
         self.as_number = 65000 + self.number
         self.dir = site.root / self.space
-        self.dir.mkdir(mode=0o755)
+        self.dir.mkdir(mode=0o755, exist_ok=True)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -80,6 +81,9 @@ class Router(ABC):
 
     def plug(self) -> None:
         """Its namespace and its two links."""
+        for version, name in zip((4, 6), self.names, strict=True):
+            peer: dict[str, Any] = {"peerIP": self.rack(version), "asNumber": self.as_number}
+            self.site.put(Kind.BGP_PEER, name, **peer)
         ip("netns", "add", self.space)
         said(self.space, "sysctl", "-qw", *_FORWARDING)
         fabric = self.site.name
@@ -109,8 +113,8 @@ class Router(ABC):
                 own = f"{self.spine(version, last)}/{length}"
                 ip("-n", space, "addr", "add", own, "dev", link, *nodad)
 
-    def start(self) -> None:
-        """Run it with what the cluster's own tool says now."""
+    def start(self, change: Callable[[str], str] = str) -> None:
+        """Run it with what the cluster's own tool says now, or with a change of that."""
         words = [word for name in self.names for word in ("--peer", name)]
         environ = {
             "DATASTORE_TYPE": "sqlite",
@@ -119,7 +123,7 @@ class Router(ABC):
         asked = ["bgp", "tor-config", "--vendor", self.vendor, *words]
         done = CliRunner(env=environ).invoke(main, asked)
         assert done.exit_code == 0, done.output
-        self._run(done.output)
+        self._run(change(done.output))
 
     @abstractmethod
     def _run(self, told: str) -> None: ...
@@ -145,8 +149,9 @@ class Router(ABC):
     def remove(self) -> None:
         """Take it away."""
         self.kill()
-        command = ["ip", "netns", "del", self.space]
-        subprocess.run(command, check=False, capture_output=True)
+        ends = (["-n", self.site.name, "link", "del", far] for far in (f"r{self.number}", self.leg))
+        for words in (*ends, ["netns", "del", self.space]):  # links outlive a namespace's name
+            subprocess.run(["ip", *words], check=False, capture_output=True)
 
     def cut(self) -> None:
         """The whole router is gone: its cables, too, are dead."""
@@ -188,6 +193,10 @@ class Router(ABC):
         return found
 
     @abstractmethod
+    def shows(self, version: int) -> str:
+        """The command that shows its route to `{prefix}`."""
+
+    @abstractmethod
     def looks(self) -> list[list[str]]:
         """Commands that show what it knows."""
 
@@ -223,6 +232,9 @@ class BirdRouter(Router):
             "] * " in path.partition("\n")[0] and "BGP.local_pref: 200" in path
             for path in text.split("unicast [")[1:]
         )
+
+    def shows(self, version: int) -> str:
+        return f"birdc -s {self.dir}/ctl show route primary all where net={{prefix}}"
 
     def looks(self) -> list[list[str]]:
         return [["birdc", "-s", str(self.dir / "ctl"), "show route all"]]
@@ -275,6 +287,10 @@ class FrrRouter(Router):
         for path in (self._zserv, self.dir / "zebra.vty", self.dir / "bgpd.vty"):
             path.unlink(missing_ok=True)
 
+    def shows(self, version: int) -> str:
+        words = {4: "show ip route {prefix}", 6: "show bgp ipv6 unicast {prefix} bestpath"}
+        return f"vtysh --vty_socket {self.dir} -c '{words[version]}'"
+
     def looks(self) -> list[list[str]]:
         vtysh = ["vtysh", "--vty_socket", str(self.dir), "-c"]
         shows = ("bgp ipv6 unicast detail", "ipv6 route", "ipv6 nht", "bgp nexthop")
@@ -303,9 +319,6 @@ class TorPair:
         """The site is up already; waits until both have the VM."""
         for router in self.routers:
             router.plug()
-            for version, name in zip((4, 6), router.names, strict=True):
-                peer: dict[str, Any] = {"peerIP": router.rack(version)}
-                self.site.put(Kind.BGP_PEER, name, **peer, asNumber=router.as_number)
             router.start()
         self._plug_client()
         self._start_spine()
