@@ -52,7 +52,7 @@ from felix_shim.node import register
 from felix_shim.outlets import LANES, POLITE, Outlets
 from felix_shim.overlay_layer import Layer, block_sources
 from felix_shim.own_addresses import OwnAddresses
-from felix_shim.owners import RETRY, OwnerKeeper
+from felix_shim.owners import RETRY, SETTLE_SECONDS, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.pod_labels import start_pod_labels
@@ -261,7 +261,7 @@ def _live(parts: Parts) -> None:
     annals = keep_history(parts.config, parts.store, crew, log, _now, telemetry=telemetry)
     ipam = IPAMClient(parts.store, parts.node, now=_now, annals=annals)
     promoting = ipam.with_retry(RETRY)
-    owners = OwnerKeeper(promoting.promote, log, time.monotonic)
+    owners = OwnerKeeper(promoting.promote, log, time.monotonic, SETTLE_SECONDS)
     sniffers = Announcements(inbox.post, log)
     of_kernel = courtesy.in_bursts("kernel", inbox.post)
     kernel = KernelSource(parts.kernel, of_kernel, time.monotonic)

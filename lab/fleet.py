@@ -3,8 +3,7 @@
 Each node is as in any lab: a network namespace with an agent and a BIRD of its own. One observer
 with a route monitor in every namespace says when each kernel sends to the new node, by one clock.
 It holds back what it has to tell until the kernels are done: a hundred BIRDs share this machine's
-processors with it, and on a real node there is none. The datastore is the API server: a SQLite file
-that a hundred agents follow would wake all of them with each write of one.
+processors with it, and on a real node there is none.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 from lab import control, names
 from lab.bench_rows import NEVER_MS, p99
 from lab.cluster import bring_up
-from lab.datastore import KUBERNETES
 from lab.durations import seconds
 from lab.measure import REVERT_GRACE_S, Witness, guest_ips, start_observers
 from lab.objects import LabVMI
@@ -70,9 +68,7 @@ def run_fleet(state: StateDir, nodes: int, moves: int, seed: int, tell: Tell) ->
 
     The caller holds the lock and tears the lab down. Raises `LabError` when a migration fails.
     """
-    topology = bring_up(
-        state, nodes, CONVERGENCE, tell, reflectors=REFLECTORS, datastore=KUBERNETES
-    )
+    topology = bring_up(state, nodes, CONVERGENCE, tell, reflectors=REFLECTORS)
     everywhere, dice = [node.name for node in topology.nodes], random.Random(seed)
     control.create_vm(VM, everywhere[-1])
     here = control.await_vm(VM).status.node_name

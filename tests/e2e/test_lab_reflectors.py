@@ -32,7 +32,7 @@ NODES, REFLECTORS = 10, 2
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     assert NODES > STARTING, "else no agent waits for another's start"
-    options = ("--nodes", str(NODES), "--reflectors", str(REFLECTORS), "--datastore", "kubernetes")
+    options = ("--nodes", str(NODES), "--reflectors", str(REFLECTORS))
     with lab_up(tmp_path_factory.mktemp("lab") / "state", 1.0, *options) as found:
         yield found
 
