@@ -359,6 +359,10 @@ class GivenUp(Faults):
     busy: Callable[[], bool] = lambda: False
     deletion: threading.Thread | None = None
 
+    def is_awaited(self) -> bool:
+        """Whether the caller lives."""
+        return self.deletion is None
+
     def step(self, name: str, error: Callable[[str], TortieError] = Unavailable) -> None:
         super().step(name, error)
         if self.steps == self.number and self.deletion is None:
@@ -382,7 +386,7 @@ def test_given_up_at_every_step_its_del_may_be_over_before_it(tmp_path: Path, ca
             delete=partial(node.delete, pod, container),
             busy=partial(node.locks.busy, key),
         )
-        with asked_by(lambda faults=faults: faults.deletion is None):
+        with asked_by(faults.is_awaited):
             try:
                 node.add(pod, container)
                 completed += 1
