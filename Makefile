@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEBS   := gcc libc6-dev bird2 nftables iproute2 iputils-ping procps util-linux conntrack etcd-server containernetworking-plugins podman containerd runc busybox-static haproxy socat iperf3 qemu-system-x86 openssl libvirt-daemon libvirt-clients libvirt-l10n locales frr prometheus chromium systemd
 
-.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak soak-ipam clean manifests image-root admission
+.PHONY: setup shim cnitool fmt reference check test test-fast peer peer-golden test-peer demo lab-down bench bench-cutover bench-ipam bench-gc bench-cni bench-proxy bench-policy bench-preflight bench-cli soak-simulate soak-upgrade soak soak-ipam clean manifests image-root admission
 
 # What a QEMU guest of the tests boots; 27 MB to fetch, nothing is installed.
 GUEST := build/guest/vmlinuz
@@ -166,6 +166,11 @@ soak-ipam: setup
 soak-simulate: setup
 	$(PY) -m lab.simulate --runs 20000
 	$(PY) -m lab.simulate --exhaust --most 3000000
+
+# 20 upgrades of agents and controllers under running migrations, this version to itself; another
+# one: `make soak-upgrade OLD=/path/to/its/checkout`.
+soak-upgrade: setup shim
+	$(VENV)/bin/lab upgrade --runs 20 $(if $(OLD),--old $(OLD)) --out build/upgrade.json
 
 clean:
 	rm -rf $(VENV) $(SHIM) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache report.json report.html

@@ -206,13 +206,18 @@ def _wire_ends(
         ),
         inside,
     )
-    _apply(kernel, host_sysctls(plan.host_name, ipv6=plan.has_ipv6), log)
+    kernel.visit(lambda: _set_up_host(kernel, plan, log))
     if plan.has_ipv6:
-        _enable_ipv6(kernel, plan.host_name)
         kernel.ensure_address(plan.host_name, HOST_LINK_LOCAL)
     _ensure_gateway_is_routable(kernel)
     _wire_pod(inside, plan, log)
     return ends
+
+
+def _set_up_host(kernel: Kernel, plan: Attachment, log: Log) -> None:
+    _apply(kernel, host_sysctls(plan.host_name, ipv6=plan.has_ipv6), log)
+    if plan.has_ipv6:
+        _enable_ipv6(kernel, plan.host_name)
 
 
 def _ensure_gateway_is_routable(kernel: Kernel) -> None:

@@ -15,6 +15,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 from cni_plugin import detach, gc, interfaces, seats
 from cni_plugin.annotations import wanted_addresses
 from cni_plugin.attach import Allocations, Attaching
+from cni_plugin.caller import require_caller
 from cni_plugin.calls import IDENTITY, IPAM, phase
 from cni_plugin.chain import previous
 from cni_plugin.endpoint import place_of
@@ -49,6 +50,7 @@ class IPAMPlugin:
         with phase(IDENTITY):
             workload = p.identify.workload(args, conf)
         with locked(p, _lock_key(conf.name, args)), ExitStack() as stack:
+            require_caller()
             workload = interfaces.seated(p, args, conf.name, workload)
             undo = Undo(stack, p.monotonic, p.sleep, p.log)
             step = Attaching(p, args, conf, workload, place_of(args, p.node), undo)

@@ -4,6 +4,7 @@
   DEL or GC cleans up. All steps are idempotent by attachment, so a repeat returns the same.
 - DEL is keyed on the container id. What is missing is success; what belongs to a newer sandbox
   of the same pod is left alone.
+- An ADD that its caller has given up makes nothing, for its DEL may be over already.
 - Waiting for another call for the same pod is nobody's failure: it is not in a call's time.
 """
 
@@ -14,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 
 from cni_plugin import check, detach, gc, interfaces, readiness, status
 from cni_plugin.attach import Attaching
+from cni_plugin.caller import require_caller
 from cni_plugin.calls import ENDPOINT, IDENTITY, IPAM, LOCK, POLICY, WIRING, note, phase
 from cni_plugin.endpoint import Place, place_of
 from cni_plugin.errors import InvalidEnvironment, UnknownContainer
@@ -56,6 +58,7 @@ class Plugin:
         note(**workload.whose)
         place = place_of(args, p.node)
         with locked(p, place.lock_key), ExitStack() as stack:
+            require_caller()
             workload = interfaces.seated(p, args, conf.name, workload)
             undo = Undo(stack, p.monotonic, p.sleep, p.log)
             step = Attaching(p, args, conf, workload, place, undo)

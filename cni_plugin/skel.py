@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from cni_plugin import chain
 from cni_plugin.calls import Call, note, recorded
@@ -88,7 +88,6 @@ class CmdArgs:
         return self.args.get("K8S_POD_UID", "")
 
 
-@runtime_checkable
 class PluginVerbs(Protocol):
     """What a plugin does; the verbs of the CNI specification, section 2."""
 
@@ -210,7 +209,7 @@ def _serve_network(
 
 
 def _verbs(plugin: PluginVerbs | Callable[[NetConf], PluginVerbs], conf: NetConf) -> PluginVerbs:
-    return plugin if isinstance(plugin, PluginVerbs) else plugin(conf)
+    return plugin(conf) if callable(plugin) else plugin
 
 
 _SINCE = {"ADD": "0.1.0", "DEL": "0.1.0", "CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}

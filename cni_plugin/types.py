@@ -7,6 +7,7 @@ names the key and what to write instead; it never echoes more of the input than 
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -238,8 +239,22 @@ def peek_version(stdin: bytes) -> str:
 def parse_conf(stdin: bytes, path: str = "") -> NetConf:
     """The configuration on standard input (CNI spec, section 1); `path` is CNI_PATH.
 
+    A network's calls bring the same again and again. Nobody changes what is returned.
     Raises `Undecodable`, `IncompatibleVersion`, `UnsupportedField` or `InvalidConfig`.
     """
+    return (_parsed_before if len(stdin) <= _REMEMBERED else _parsed)(stdin, path)
+
+
+_REMEMBERED = 1 << 14
+"""Bytes of a configuration that is remembered; a larger one has a result in it."""
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed_before(stdin: bytes, path: str) -> NetConf:
+    return _parsed(stdin, path)
+
+
+def _parsed(stdin: bytes, path: str) -> NetConf:
     data = _object(stdin)
     version = data.get("cniVersion") or OLDEST_VERSION
     if version not in SUPPORTED_VERSIONS:

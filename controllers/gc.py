@@ -17,6 +17,7 @@ from controllers.output import Once
 from controllers.page.problems import LastPass
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
 from ipam.gc_verdicts import Unknown
+from ipam.vm_handles import VMHandle
 from libtortie.cycles import unsearched
 from libtortie.errors import TortieError, first_line
 from libtortie.history import Direct, pruned
@@ -43,11 +44,13 @@ class Settings:
 class Pass:
     """What is left of a pass when all that it saw is given up: a cluster's records are many.
 
-    `waits` is how long (seconds) each thing waits; `silent` why the API did not say who lives.
+    `waits` is how long (seconds) each thing waits; `silent` why the API did not say who lives;
+    `unjudged` why it did not of a VM: its kind is not served, perhaps.
     """
 
     waits: tuple[float, ...]
     silent: str = ""
+    unjudged: str = ""
 
 
 @dataclass(slots=True)
@@ -73,7 +76,8 @@ class Collector:
     def run(self) -> bool:
         """Until it is stopped; with `once` until what one pass found was confirmed, a grace later.
 
-        False when (with `once`) a pass could not be made, or the API did not say who lives.
+        False when (with `once`) a pass could not be made, or the API did not say who lives, VMs
+        that have addresses among them.
         """
         confirmed = self.settings.dry_run
         while not self.stop.is_set():
@@ -102,9 +106,10 @@ class Collector:
 
     def _asked(self, made: Pass) -> bool:
         """Whether the API said who lives; complains if it was asked and did not."""
-        if not made.silent or self.means.kube is None:
+        silent = made.silent or made.unjudged
+        if not silent or self.means.kube is None:
             return True
-        self.complain(f"what the API does not speak for is kept: {made.silent}")
+        self.complain(f"what the API does not speak for is kept: {silent}")
         return False
 
     def _pause(self, waits: tuple[float, ...]) -> float:
@@ -154,4 +159,6 @@ def _left_of(swept: Swept) -> Pass:
     waits = (one.seconds for one in swept.verdicts if one.outcome is Outcome.WAIT)
     asked = (swept.opinions.cluster.pods, swept.opinions.cluster.nodes)
     silent = (one.reason for one in asked if isinstance(one, Unknown))
-    return Pass(tuple(waits), next(silent, ""))
+    of_vms = (one for one in swept.verdicts if isinstance(one.subject, VMHandle) and one.unknown)
+    unjudged = next((one.reason.removeprefix("unknown: ") for one in of_vms), "")
+    return Pass(tuple(waits), next(silent, ""), unjudged)

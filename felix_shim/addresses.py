@@ -227,16 +227,18 @@ def _find(kernel: Kernel, configured: str, version: int, outside: Outside) -> _C
             found = next((by_address[one] for one in internal if one in by_address), None)
     if found is None:
         seen = ", ".join(f"{one} on {link}" for one, link in candidates) or "none at all"
+        way_out = "" if version == 6 else " (a node of IPv6 alone says `ip: none`)"
         raise InvalidInput(
             f"{_KEYS[version]}: {configured} finds no IPv{version} address; "
-            f"links that are up have {seen}"
+            f"links that are up have {seen}{way_out}"
         )
     return found
 
 
 def uplink_mtu(kernel: Kernel, uplinks: tuple[str, ...]) -> int:
     """The smallest MTU of these links, in bytes; 0 when none of them is there."""
-    return min((link.mtu for link in kernel.links() if link.name in uplinks), default=0)
+    found = (kernel.link(name) for name in uplinks)
+    return min((link.mtu for link in found if link is not None), default=0)
 
 
 def interfaces(kernel: Kernel) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -27,7 +27,6 @@ from cni_plugin.locks import FileLocks
 from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
-from felix_shim.addresses import NodeAddress
 from felix_shim.bird_daemon import BgpSources, bgp_sources, bird_runner
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
@@ -37,6 +36,7 @@ from felix_shim.config import NodeConfig, load_config
 from felix_shim.courtesy import Courtesy
 from felix_shim.crew import Crew
 from felix_shim.datastore_id import init_datastore, open_remembered
+from felix_shim.departure import Departure
 from felix_shim.drivers.announcements import Announcements
 from felix_shim.drivers.nftables import Nftables
 from felix_shim.drivers.routetable import RouteTable
@@ -52,7 +52,7 @@ from felix_shim.node import register
 from felix_shim.outlets import LANES, POLITE, Outlets
 from felix_shim.overlay_layer import Layer, block_sources
 from felix_shim.own_addresses import OwnAddresses
-from felix_shim.owners import RETRY, OwnerKeeper
+from felix_shim.owners import RETRY, SETTLE_SECONDS, OwnerKeeper
 from felix_shim.peering import Peering, start_peering
 from felix_shim.plugin_kubeconfig import KubeconfigKeeper
 from felix_shim.pod_labels import start_pod_labels
@@ -93,7 +93,6 @@ class Parts:
     """What everything else is built from."""
 
     config: NodeConfig
-    address: NodeAddress
     start_up: StartUp
     store: Datastore
     kube: HttpKubeClient | None
@@ -176,7 +175,7 @@ def run(config: NodeConfig, log: JsonLog) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL)
     crew = Crew(log)
     monitor = Monitor(config, log, crew)
-    set_on(crew.over, signal.SIGTERM, signal.SIGINT)
+    set_on(crew.over, signal.SIGTERM, signal.SIGINT, again=crew.hurry)
     _bridge_logging(log)
     try:
         with ExitStack() as stack:
@@ -209,11 +208,14 @@ def _open_parts(monitor: Monitor, stack: ExitStack) -> Parts | None:
     stack.callback(store.close)
     monitor.depends_on(store, kube)
     start_up = StartUp(config, kernel, store, kube, log, crew.over)
-    address = start_up.begin()
-    if address is None:
+    if not start_up.begin():
         return None
-    log.info("agent_started", ip=address.address, link=address.link, kube=kube is not None)
-    return Parts(config, address, start_up, store, kube, kernel, tunnels, log, crew, monitor)
+    facts = start_up.facts()
+    told = {"ip": facts.address, "link": facts.link} if facts.address is not None else {}
+    if facts.address6 is not None:
+        told |= {"ip6": facts.address6, "link6": facts.link6}
+    log.info("agent_started", **told, kube=kube is not None)
+    return Parts(config, start_up, store, kube, kernel, tunnels, log, crew, monitor)
 
 
 def _open_store(config: NodeConfig, log: JsonLog, crew: Crew) -> Datastore | None:
@@ -255,16 +257,18 @@ def _live(parts: Parts) -> None:
         crew.start(f"lane-{name}", lane.run, lane.stop)
     watchdog = Watchdog(lanes, log)
     crew.start("watchdog", watchdog.run, watchdog.stop)
-    annals = keep_history(parts.config, parts.store, crew, log, _now)
+    telemetry = monitor.telemetry
+    annals = keep_history(parts.config, parts.store, crew, log, _now, telemetry=telemetry)
     ipam = IPAMClient(parts.store, parts.node, now=_now, annals=annals)
     promoting = ipam.with_retry(RETRY)
-    owners = OwnerKeeper(promoting.promote, log, time.monotonic)
+    owners = OwnerKeeper(promoting.promote, log, time.monotonic, SETTLE_SECONDS)
     sniffers = Announcements(inbox.post, log)
-    kernel = KernelSource(parts.kernel, inbox.post, time.monotonic)
+    of_kernel = courtesy.in_bursts("kernel", inbox.post)
+    kernel = KernelSource(parts.kernel, of_kernel, time.monotonic)
     bgp = bgp_sources(parts.config, parts.kube, inbox.post, log)
     events = tell_events(parts.config, parts.kube, crew, log, _now)
-    peering = start_peering(parts.config, parts.address.address.ip, crew, log, inbox.post)
-    monitor.telemetry.serve(*peering.metrics)
+    peering = start_peering(parts.config, parts.start_up.own(), crew, log, inbox.post)
+    telemetry.serve(*peering.metrics)
     parts = replace(parts, annals=annals)
     hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
     outlets = _outlets(parts, hands)
@@ -282,7 +286,7 @@ def _live(parts: Parts) -> None:
     of_api = parts.config.datastore_type == "kubernetes"
     blocks = block_sources(parts.store, inbox.post, log, of_api=of_api)
     for source in (
-        *_followers(parts, inbox, (own.notice, labels, *(one.notice for one in blocks))),
+        *_followers(parts, inbox, courtesy, (own.notice, labels, *(one.notice for one in blocks))),
         *blocks,
     ):
         crew.start(f"follow-{source.name}", source.run, source.stop)
@@ -356,10 +360,9 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
     crew.over.wait()
     if condition is not None and not crew.failed:
         condition.leave()
-    if proxy is not None:
-        proxy.stop()  # everybody serves on meanwhile: the migrations it drains need us
-    if not cni.stop():
-        log.warning("cni_requests_left")
+    roster, patience = reconciler.world.roster, parts.config.drain_seconds
+    departure = Departure(roster, patience, crew.in_haste, log, time.monotonic)
+    departure.leave(cni.stop, proxy.stop if proxy is not None else None, reconciler.leave)
 
 
 def _keep_proxy(parts: Parts) -> ProxyKeeper | None:
@@ -391,16 +394,17 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
             parts.log.error("state_unreadable", path=state.path, reason=first_line(error))
             return Memory()
 
-    address6 = parts.start_up.address6()
+    address, address6 = parts.start_up.address(), parts.start_up.address6()
     identity = Identity(
         node=parts.node,
-        address=parts.address.address,
+        address=address.address if address is not None else None,
         kube=parts.kube is not None,
         uplinks=parts.start_up.uplinks(),
         kernel_raises=parts.config.bird.mode == "off",
         policy_kinds=frozenset(policy_kinds(parts.config)) if parts.kube else frozenset(),
         between_nodes=parts.config.ports_between_nodes,
         address6=address6.address if address6 is not None else None,
+        router_id=parts.config.router_id,
         bfd=parts.config.bird.detection,
         secret_namespace=parts.config.bird.secret_namespace if parts.kube is not None else "",
     )
@@ -458,7 +462,7 @@ def _no_event(endpoint: Endpoint, text: str) -> None:
 
 
 def _followers(
-    parts: Parts, inbox: Inbox, notices: tuple[Callable[[Event], None], ...]
+    parts: Parts, inbox: Inbox, courtesy: Courtesy, notices: tuple[Callable[[Event], None], ...]
 ) -> list[StoreSource | KubeSource]:
     def post(event: Event) -> None:
         inbox.post(event)
@@ -467,7 +471,8 @@ def _followers(
 
     of_api = parts.config.datastore_type == "kubernetes"
     sources: list[StoreSource | KubeSource] = [
-        StoreSource(parts.store, scope, post, parts.log, of_api) for scope in followed(parts.node)
+        StoreSource(parts.store, scope, courtesy.in_bursts("store", post), parts.log, of_api)
+        for scope in followed(parts.node)
     ]
     if parts.kube is not None:
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))

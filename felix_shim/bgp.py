@@ -90,6 +90,10 @@ def _problems_of_peer(peer: Peer, config: BirdInput) -> Iterator[str]:
         yield f"the password of BGP peer {peer.address} {why}"
     if peer.reflect and not config.cluster_id:
         yield f"BGP peer {peer.address} is reflected to, and this node has no cluster id"
+    if bool(peer.interface) != (peer.source is not None):
+        yield f"BGP peer {peer.address} has a link without an address of ours, or the reverse"
+    elif peer.source is not None and peer.source.version != peer.address.version:
+        yield f"BGP peer {peer.address} is not of the family of our address {peer.source}"
     if peer.reachable_by is not None and peer.reachable_by.version != peer.address.version:
         yield f"BGP peer {peer.address} is not of the family of its gateway {peer.reachable_by}"
 

@@ -51,7 +51,8 @@ class Peer:
     told what others of the AS told us. `relay`: it is told the cluster's routes of other nodes,
     too. `closed`: one of its filters cannot be obeyed, so nothing passes. Zeros mean BIRD's or the
     agent's default; `ttl_hops` 0: no TTL security. `own_as_allowed` counts our AS in a path it
-    sends.
+    sends. With an `interface` it is a workload of this node, which is behind that link and knows
+    us as `source`.
     """
 
     address: IPAddress
@@ -73,6 +74,8 @@ class Peer:
     closed: bool = False
     reflect: bool = False
     relay: bool = False
+    interface: str = ""
+    source: IPAddress | None = None
 
     @property
     def of_cluster(self) -> bool:
@@ -83,6 +86,7 @@ class Peer:
     def protocol(self) -> str:
         """BIRD's name for the session: letters, digits and `_` only."""
         kind = "mesh" if self.mesh else "node" if self.member else "peer"
+        kind = "workload" if self.interface else kind
         port = "" if self.port == BGP_PORT else f"_port_{self.port}"
         return f"{kind}_{re.sub('[.:]', '_', str(self.address))}{port}"
 
@@ -101,6 +105,23 @@ class Bfd:
 
     interval_ms: int = 100
     multiplier: int = 5
+
+
+HASH = "hash"
+"""In place of a router id: one made of the node's name."""
+
+
+def check_router_id(text: str) -> None:
+    """Raises ValueError for what is no router id (RFC 6286: any 32 bits but 0), nor `hash`, nor
+    empty."""
+    if text in ("", HASH):
+        return
+    try:
+        if int(IPv4Address(text)):
+            return
+    except ValueError:
+        pass
+    raise ValueError(f"router_id {text!r}: want four numbers, such as 192.0.2.1, or {HASH}")
 
 
 @dataclass(frozen=True, slots=True)

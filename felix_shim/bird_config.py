@@ -27,16 +27,17 @@ from libtortie.model.bgp_spec import (
 )
 from libtortie.model.field_errors import lines_of
 from libtortie.model.fields import network_of
+from libtortie.model.ipam import IPAddress
+from libtortie.model.plain_ip import plain_address
 from libtortie.model.resources import Node, Wire
 
 W = TypeVar("W", bound=Wire)
-_KNOWN_ELSEWHERE = frozenset({"localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6"})
-"""Fields that mean nothing without a BGPPeer which is named itself as not obeyed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What holds here. `ports` are other nodes' where they have one of their own."""
+    """What holds here. `ports` are other nodes' where they have one of their own; by the address
+    of `towards_workloads`, of each family, workloads of a node know it as a neighbour."""
 
     default_as: int = DEFAULT_AS
     mesh: bool = True
@@ -50,6 +51,7 @@ class Configured:
     cluster_routes: bool = True
     port: int = BGP_PORT
     ports: Mapping[str, int] = field(default_factory=dict)
+    towards_workloads: Mapping[int, IPAddress] = field(default_factory=dict)
 
     def port_of(self, node: str) -> int:
         """Where a node listens for BGP."""
@@ -99,13 +101,20 @@ def configured(cluster: Cluster, settings: Settings, problems: list[str]) -> Con
         cluster_routes=both.program_cluster_routes not in ("Disabled", "EnabledIPIPOnly"),
         port=default.listen_port or BGP_PORT,
         ports=_ports(cluster),
+        towards_workloads=_towards_workloads(default),
     )
+
+
+def _towards_workloads(spec: BGPConfigurationWire) -> dict[int, IPAddress]:
+    texts = (spec.local_workload_peering_ipv4, spec.local_workload_peering_ipv6)
+    found = map(plain_address, filter(None, texts))
+    return {address.version: address for address in found}
 
 
 def _read(name: str, spec: dict[str, Any], problems: list[str]) -> BGPConfigurationWire:
     where = f"BGPConfiguration {name}"
     wire = read_leniently(BGPConfigurationWire, where, spec, problems)
-    unread = set(wire.model_extra or {}) - _KNOWN_ELSEWHERE
+    unread = set(wire.model_extra or {})
     if name != "default":
         unread |= {
             BGPConfigurationWire.model_fields[field].alias or field

@@ -11,6 +11,7 @@ from pathlib import Path
 from cni_plugin.durable import replace_file
 from felix_shim.bgp import render_bird
 from felix_shim.bgp_model import BirdInput
+from felix_shim.bird_links import PeeringAddresses, peering_addresses
 from felix_shim.bird_passwords import PasswordSource
 from felix_shim.bird_services import ServiceSource
 from felix_shim.bird_sweep import Sweeper
@@ -49,6 +50,7 @@ def bird_runner(config: NodeConfig, kernel: Kernel, log: Log) -> Callable[[BirdI
         return None
     bird = bird_of(config)
     sweeper = Sweeper(kernel, Path(config.run_dir) / "bird-metrics.json")
+    links = PeeringAddresses(kernel, Path(config.run_dir) / "bird-links.json")
     log_file = str(Path(config.log_file).with_name("bird.log")) if config.log_file else ""
 
     def ensure(wanted: BirdInput) -> None:
@@ -60,7 +62,10 @@ def bird_runner(config: NodeConfig, kernel: Kernel, log: Log) -> Callable[[BirdI
             raise Unavailable(f"no BIRD answers on {config.bird_socket} (mode external)")
         metrics = {4: wanted.priorities.bird, 6: wanted.priorities6.bird}
         sweeper.note(metrics)
+        peering = peering_addresses(wanted.peers)
+        links.give(peering)
         bird.ensure(text)
+        links.take_back(peering)
         if count := sweeper.sweep(metrics):
             log.info("bird_routes_swept", routes=count, metrics=metrics)
 

@@ -19,10 +19,11 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
 from pydantic import ValidationError
 
 from felix_shim.bgp_filter import RouteFilter, route_filter
-from felix_shim.bgp_model import Bfd, BirdInput
+from felix_shim.bgp_model import HASH, Bfd, BirdInput
 from felix_shim.bird_canary import canaries_of
 from felix_shim.bird_config import configured
 from felix_shim.bird_peers import Neighbourhood, SecretKey, Secrets
+from felix_shim.bird_workloads import Workload
 from felix_shim.cluster import Cluster
 from felix_shim.events import ServiceAddress
 from felix_shim.overlay_places import overlay_pools
@@ -38,15 +39,17 @@ _FILTER_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What is known of this node beside what is stored; `services` None: not yet."""
+    """What is known of this node beside what is stored; None: not yet."""
 
     address: IPv4Interface | None
     address6: IPv6Interface | None = None
+    router_id: str = ""
     uplinks: tuple[str, ...] = ()
     bfd: Bfd | None = None
     secrets: Secrets = field(default_factory=Secrets)
     now: datetime = datetime(1, 1, 1, tzinfo=UTC)
     services: frozenset[ServiceAddress] | None = None
+    workloads: tuple[Workload, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,14 @@ class BirdPlan:
     """The input, and the resources that could not be used, in words.
 
     `secrets` are the (Secret, key) pairs that passwords are in; `wants_services`: single services'
-    addresses matter.
+    addresses matter; `wants_workloads`: workloads of this node do.
     """
 
     input: BirdInput
     problems: tuple[str, ...] = ()
     secrets: frozenset[SecretKey] = frozenset()
     wants_services: bool = False
+    wants_workloads: bool = False
 
 
 def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
@@ -71,13 +75,19 @@ def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
     addresses: dict[int, IPAddress] = {
         one.version: one.ip for one in (here.address, here.address6) if one is not None
     }
-    around = Neighbourhood(cluster, addresses, conf, filters, here.secrets, problems)
+    around = Neighbourhood(
+        cluster, addresses, conf, filters, here.secrets, problems, here.workloads or ()
+    )
     peers = around.peers()
     own = cluster.nodes().get(cluster.node)
     asked = own.metadata.annotations if own is not None else {}
     pools = _pools(cluster)
     has_api = bool(here.secrets.namespace)
     awaited = conf.services.needs_services and has_api and here.services is None
+    with_workloads = any(
+        peer.spec.to_wire().get("localWorkloadSelector") for peer in cluster.peers()
+    )
+    awaited |= with_workloads and here.workloads is None
     if not conf.services.whole and not has_api:
         problems.append("BGPConfiguration default: services one by one need the Kubernetes API")
     used = {name for peer in peers for name in peer.filters}
@@ -108,12 +118,20 @@ def bird_input(cluster: Cluster, here: Here, settings: Settings) -> BirdPlan:
         log_level=conf.log_level,
         complete=around.complete and not awaited,
     )
-    return BirdPlan(config, tuple(problems), frozenset(around.wanted), conf.services.needs_services)
+    return BirdPlan(
+        config,
+        tuple(problems),
+        frozenset(around.wanted),
+        conf.services.needs_services,
+        with_workloads,
+    )
 
 
 def _router_id(here: Here, node: str) -> IPv4Address:
-    """The node's IPv4 address; without one a number made of its name."""
-    if here.address is not None:
+    """The configured one, else the node's IPv4 address, else a number made of its name."""
+    if here.router_id not in ("", HASH):
+        return IPv4Address(here.router_id)
+    if here.address is not None and here.router_id != HASH:
         return here.address.ip
     digest = hashlib.sha256(node.encode()).digest()
     return IPv4Address(int.from_bytes(digest[:4]) or 1)

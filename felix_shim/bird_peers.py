@@ -4,6 +4,7 @@ The mesh is every other node with an address, unless `nodeToNodeMeshEnabled` is 
 the two is a route reflector. A BGPPeer counts when it names this node, selects it, or names and
 selects nobody; one that names it goes first, and any goes before the mesh. One that selects its
 peers among the nodes makes those its peers, too, in return (`reversePeering: Manual`: it does not).
+One that selects workloads makes those of this node its peers (`bird_workloads.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from felix_shim.bgp import problem_of
 from felix_shim.bgp_filter import RouteFilter
 from felix_shim.bgp_model import NextHop, Peer
 from felix_shim.bird_config import Configured
+from felix_shim.bird_workloads import Workload, sessions
 from felix_shim.cluster import Cluster
 from libtortie.errors import InvalidInput
 from libtortie.model import selectors
@@ -52,6 +54,7 @@ class Neighbourhood:
     filters: Mapping[str, RouteFilter]
     secrets: Secrets
     problems: list[str]
+    workloads: tuple[Workload, ...] = ()
     wanted: set[SecretKey] = field(default_factory=set)
     complete: bool = True
     cluster_id: str = ""
@@ -145,7 +148,7 @@ class Neighbourhood:
         here = self._selected(wire, self.cluster.node)
         if wire.local_workload_selector:
             if here:
-                raise InvalidInput("not obeyed: localWorkloadSelector")
+                yield from self._workloads_of(wire)
             return
         if wire.peer_ip:
             if here:
@@ -160,6 +163,21 @@ class Neighbourhood:
                 for peer in self._of_node(name, node):
                     own = self.addresses[peer.address.version]
                     yield replace(peer, passive=not manual and str(peer.address) > str(own))
+
+    def _workloads_of(self, wire: BGPPeerWire) -> Iterator[Peer]:
+        sources = {
+            version: source
+            for version, source in self.conf.towards_workloads.items()
+            if version in self.addresses
+        }
+        if not sources:
+            raise InvalidInput("BGPConfiguration default has no localWorkloadPeeringIPV4 or -IPV6")
+        if source := next((one for one in sources.values() if self._is_taken(one)), None):
+            raise InvalidInput(f"BGPConfiguration default: {source} is an address of a node")
+        yield from sessions(wire, self.workloads, sources)
+
+    def _is_taken(self, address: IPAddress) -> bool:
+        return any(address in self.cluster.bgp_addresses(name) for name in self._nodes)
 
     def _selected(self, wire: BGPPeerWire, node: str) -> bool:
         """Whether a BGPPeer is one of a node's."""
@@ -232,6 +250,8 @@ class Neighbourhood:
             port=peer.port,
             member=peer.member,
             passive=peer.passive,
+            interface=peer.interface,
+            source=peer.source,
             reflect=reflect,
             relay=bool(self.cluster_id) or options.next_hop is NextHop.KEEP or told,
         )

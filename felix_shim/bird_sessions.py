@@ -157,13 +157,18 @@ protocol bgp {peer.protocol} {{
 
 
 def _local(peer: Peer, family: Family) -> str:
+    if peer.source is not None:
+        return f"{peer.source} "
     own = family.config.own(family.version)
     assert own is not None, "the family is rendered because there is one"
     return f"{own.ip} " if peer.from_node_address or family.config.bind_node_address else ""
 
 
 def _is_near(peer: Peer, family: Family) -> bool:
-    """Whether it is on a link of ours, so that its address needs no way to it."""
+    """Whether it is on a link of ours, so that its address needs no way to it. A workload is not:
+    no prefix of its link's has it, but the host route that BIRD learns."""
+    if peer.interface:
+        return False
     own = family.config.own(family.version)
     near = own is not None and ip_network(peer.address).subnet_of(own.network)  # type: ignore[arg-type]  # same version by construction
     return near and peer.reachable_by is None and peer.ttl_hops <= 1
@@ -182,6 +187,8 @@ def _transport(peer: Peer, family: Family) -> list[str]:
         found.append("ttl security on")
     if family.config.bind_node_address:
         found.append("strict bind on")
+        if peer.source is not None:
+            found.append("free bind on")  # its link may come later than the session
     if peer.password:
         found.append(f'password "{peer.password}"')
     if own is not None and (peer.passive or (peer.mesh and str(peer.address) > str(own.ip))):
@@ -207,12 +214,14 @@ def _channel(peer: Peer, family: Family, same_as: bool) -> str:
     v = family.version
     if peer.closed:
         return "    import none;\n    export none;\n"
-    by_med = f"      from_med{v}();\n" if peer.of_cluster and not same_as else ""
+    taken = "reject" if peer.interface else f"settle{v}();\n      accept"
+    heard = f"      from_med{v}();\n" if peer.of_cluster and not same_as else ""
+    if peer.interface:
+        heard = "      bgp_local_pref = 100;\n"  # a workload cannot say what is raised
     relayed = "true" if peer.relay else "false"
     return f"""\
     import filter {{
-{by_med}{calls(peer, family, Direction.IMPORT, same_as)}      settle{v}();
-      accept;
+{heard}{calls(peer, family, Direction.IMPORT, same_as)}      {taken};
     }};
     export filter {{
       ours{v}({relayed});

@@ -21,10 +21,12 @@ from felix_shim.drivers.sysctls import Wires
 from felix_shim.due import FLOWS, LISTEN, NUDGE, OWNERS, RAISES
 from felix_shim.events import BgpTold, Done, RaisesSeen, ServiceAddress
 from felix_shim.exchange import exchange
-from felix_shim.herald import tidings
+from felix_shim.herald import tidings, unrecorded
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
+from felix_shim.migration import State
 from felix_shim.model import Endpoint, EndpointId
+from felix_shim.move_limits import MoveLimits
 from felix_shim.nat_moves import NatMoves
 from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, STATUS, SURVEY, Outlets
 from felix_shim.overlay import Composer
@@ -35,6 +37,7 @@ from felix_shim.state import Memory, Remembered
 from felix_shim.surroundings import Surroundings
 from felix_shim.world import World
 from libtortie.jsonlog import Log
+from libtortie.linux.port import IPInterface
 from libtortie.model.keys import Key
 from libtortie.model.policy import PortRange
 
@@ -52,7 +55,8 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this agent is: its node, the node's address, and whether there is an API to follow.
+    """Who this agent is: its node, the node's addresses (one is there), and whether there is an API
+    to follow.
 
     `uplinks` are the links whose prefixes resolve BGP next hops. `kernel_raises`: there is no
     BIRD to ask, so another daemon's host route in the kernel counts as a raise. `policy_kinds`
@@ -62,40 +66,56 @@ class Identity:
     """
 
     node: str
-    address: IPv4Interface
+    address: IPv4Interface | None
     kube: bool
     uplinks: tuple[str, ...] = ()
     kernel_raises: bool = False
     policy_kinds: frozenset[type[PolicyObject]] = frozenset()
     between_nodes: tuple[PortRange, ...] = ()
     address6: IPv6Interface | None = None
+    router_id: str = ""
     bfd: Bfd | None = None
     secret_namespace: str = ""
     wall: Callable[[], datetime] = _now
 
+    @property
+    def addresses(self) -> tuple[IPInterface, ...]:
+        """The node's, IPv4 first."""
+        return tuple(one for one in (self.address, self.address6) if one is not None)
+
 
 @dataclass(slots=True)
 class Chores:
-    """One method per chore; `rules_ready` once the rules of a complete list are in the kernel."""
+    """One method per chore; `rules_ready` once the rules of a complete list are in the kernel.
+
+    `leaving`, by any thread: no further migration's target may start, for nobody would hear its VM
+    arrive. Its ADD waits for the next agent.
+    """
 
     identity: Identity
     world: World
     out: Outlets
     log: Log
     rules_ready: bool = False
+    claims_end: float | None = None
+    """When the first way that another node's word alone holds open has to be looked at again."""
+    leaving: bool = False
     _generation: int = 0
     _latest_rules: int = 0
     _reconsidered: int = 0
     _job_serials: dict[int, int] = field(default_factory=dict)
     _policy_jobs: dict[int, tuple[tuple[EndpointId, object], ...]] = field(default_factory=dict)
     _bgp_problems: tuple[str, ...] = ()
+    _peers_with_workloads: bool = False
     _passwords: Mapping[SecretKey, str | None] = field(default_factory=dict, repr=False)
     _services: frozenset[ServiceAddress] | None = None
     _composer: Composer = field(default_factory=Composer)
     nat_moves: NatMoves = field(init=False)
+    move_limits: MoveLimits = field(init=False)
 
     def __post_init__(self) -> None:
         self.nat_moves = NatMoves(self.log, self.out.warn)
+        self.move_limits = MoveLimits(self.log)
 
     def do(self, chore: str) -> None:
         """One chore, whose being due is over."""
@@ -112,6 +132,7 @@ class Chores:
         routed = self.out.routes.actual
         locals_ = (one for one in self.world.roster if not any(map(routed, one.destinations)))
         self.out.listen(desired.watched(locals_))
+        self._look_at_peers()
 
     def own(self) -> None:
         """Say which endpoints must own their VMs' addresses."""
@@ -124,10 +145,20 @@ class Chores:
 
         Until the first rules of this run are in, nobody knows which those are.
         """
+        self._look_at_peers()
         if not self.rules_ready:
             return
-        endpoints = desired.in_force(self.world.roster, self.world.links_up)
+        roster = [local for local in self.world.roster if self._may_start(local)]
+        endpoints = desired.in_force(roster, self.world.links_up)
         self._submit(STATUS, partial(self._write_status, endpoints, self.world.resyncs))
+
+    def _may_start(self, local: Local) -> bool:
+        """Whether its status file may be there. Who leaves looks at `reported` after it has said
+        so: here it is set before we look."""
+        before, local.reported = local.reported, True
+        if self.leaving and not before and local.machine.state is State.TARGET:
+            local.reported = False
+        return local.reported
 
     def survey(self) -> None:
         """Read links and routes whole."""
@@ -205,18 +236,21 @@ class Chores:
         if plan is not None:
             look = (world.resyncs, world.overlay_lost)
             self._submit(OVERLAY, partial(self._lay_overlay, plan, look))
+        self.claims_end = world.overlay.first_end()
 
     def exchange_flows(self) -> None:
         """Say which VMs' connections may go to which nodes, and which shall come here."""
-        self.nat_moves.look(self.world.roster, self.world.cluster.pools())
+        cluster, machines = self.world.cluster, self.world.machines
+        pools = cluster.pools()
+        self.nat_moves.look(self.world.roster, pools)
+        self.move_limits.look(self.world.roster, pools, cluster.felixes())
         if self.out.exchange is None:
             return
-        cluster, machines = self.world.cluster, self.world.machines
         found = exchange(self.world.roster, machines, self.identity.node, cluster.node_address)
         self.out.exchange(found)
         if self.out.tell is not None:
-            owner = self.world.overlay.owner_elsewhere
-            self.out.tell(tidings(found.wishes, owner, cluster.node_address))
+            news = unrecorded(self.world.roster, found.wishes, self.world.overlay)
+            self.out.tell(tidings(news, self.world.overlay, cluster.node_address))
 
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
@@ -248,10 +282,10 @@ class Chores:
             return
         node = self.world.cluster.nodes().get(self.identity.node)
         bgp = node.spec.bgp if node else None
-        wanted, wanted6 = str(self.identity.address), str(self.identity.address6 or "")
+        wanted, wanted6 = str(self.identity.address or ""), str(self.identity.address6 or "")
         same = bgp is not None and bgp.ipv4_address == wanted
         if not (same and bgp is not None and wanted6 in ("", bgp.ipv6_address)):
-            self._submit(NODE, partial(_whole, self.out.register, self.identity.address))
+            self._submit(NODE, partial(_whole, self.out.register, self.identity.addresses))
 
     def configure_bird(self) -> None:
         """BIRD's input, once everything it depends on was listed."""
@@ -268,6 +302,7 @@ class Chores:
             if problem not in self._bgp_problems:
                 self.log.error("bgp_setting_ignored", reason=problem)
         self._bgp_problems = plan.problems
+        self._peers_with_workloads = plan.wants_workloads
         self._submit(BIRD, partial(_whole, self.out.run_bird, plan.input))
 
     def _here(self) -> Here:
@@ -275,12 +310,21 @@ class Chores:
         return Here(
             identity.address,
             identity.address6,
+            identity.router_id,
             identity.uplinks,
             identity.bfd,
             Secrets(self._passwords, identity.secret_namespace),
             identity.wall(),
             self._services,
+            desired.bgp_workloads(self.world.roster, self.world.links_up)
+            if self.rules_ready
+            else None,
         )
+
+    def _look_at_peers(self) -> None:
+        """Workloads are other ones, or elsewhere: neighbours may be."""
+        if self._peers_with_workloads:
+            self.world.due.chores.add(BIRD)
 
     def told_of_bgp(self, event: BgpTold) -> None:
         """BGP's passwords, or services' addresses, are others than before."""

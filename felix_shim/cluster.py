@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Interface, ip_interface
+from ipaddress import ip_interface
 
 from felix_shim.overlay_places import NEVER
 from felix_shim.settings import Settings, effective
@@ -111,13 +111,14 @@ class Cluster:
 
     def settings(self, known: Settings | None = None) -> Settings:
         """Effective FelixConfiguration: `default`, then `node.<name>`; `known` held before."""
-        found = {
-            item.metadata.name: item.spec
-            for item in self._values.get(FELIX, {}).values()
-            if isinstance(item, FelixConfiguration)
-        }
-        names = ("default", f"node.{self.node}")
-        return effective(((name, found[name]) for name in names if name in found), known)
+        specs = ((one.metadata.name, one.spec) for one in self.felixes())
+        return effective(specs, known)
+
+    def felixes(self) -> tuple[FelixConfiguration, ...]:
+        """The FelixConfigurations that count here, the weakest first."""
+        values = self._values.get(FELIX, {}).values()
+        found = {one.metadata.name: one for one in values if isinstance(one, FelixConfiguration)}
+        return tuple(found[name] for name in ("default", f"node.{self.node}") if name in found)
 
     def nodes(self) -> dict[str, Node]:
         """Nodes by name."""
@@ -163,15 +164,14 @@ class Cluster:
             return False
         return self.listed(*BLOCKS) or not self.wants_overlay()
 
-    def node_address(self, name: str) -> IPv4Address | None:
-        """A node's BGP address, None when it has none or an unreadable one."""
-        node = self.nodes().get(name)
-        if node is None or node.spec.bgp is None or not node.spec.bgp.ipv4_address:
-            return None
-        try:
-            return IPv4Interface(node.spec.bgp.ipv4_address).ip
-        except ValueError:
-            return None
+    def node_address(self, name: str) -> IPAddress | None:
+        """Where this node reaches another: an address of a family that both have, IPv4 first.
+
+        None when there is none. While this node's own are not known, any of the other's.
+        """
+        own = {one.version for one in self.bgp_addresses(self.node)}
+        found = self.bgp_addresses(name)
+        return next((one for one in found if not own or one.version in own), None)
 
     def bgp_addresses(self, name: str) -> tuple[IPAddress, ...]:
         """A node's BGP addresses, IPv4 first; unreadable ones are left out."""

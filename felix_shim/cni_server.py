@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
+from cni_plugin.caller import asked_by
 from cni_plugin.frame import OtherVersion, Request, Response, encode_response, read_request
 from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
 from libtortie.jsonlog import Log
@@ -177,7 +180,8 @@ class CNIServer:
         except (Malformed, Unavailable) as error:
             self._log.warning("cni_unreadable", reason=first_line(error))
             return
-        answer = self._serve(request)
+        with asked_by(partial(_waits, client)):
+            answer = self._serve(request)
         self._send(client, encode_response(answer.code, answer.stdout))
 
     def _send(self, client: socket.socket, frame: bytes) -> None:
@@ -195,6 +199,13 @@ def _inode(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_dev, found.st_ino
+
+
+def _waits(client: socket.socket) -> bool:
+    """Whether the other end is open, at least for what we send."""
+    poll = select.poll()
+    poll.register(client, 0)
+    return not poll.poll(0)
 
 
 def _peer_uid(client: socket.socket) -> int:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from felix_shim.addresses import AUTODETECT, parse_method
-from felix_shim.bgp_model import Bfd
+from felix_shim.bgp_model import Bfd, check_router_id
 from felix_shim.environment import NODENAME, settings_in
 from felix_shim.failsafe import MIGRATION_PORTS
 from felix_shim.peer_credentials import Files
@@ -134,7 +134,8 @@ class NodeConfig(Access, MetricsKeys):
 
     What other programs of the node read from the same file is in `Access`.
 
-    `ip` and `ip6` are methods of `addresses.py`; with `ip6: none` no IPv6 is spoken between nodes.
+    `ip` and `ip6` are methods of `addresses.py`, or `none`: then nodes don't speak that family with
+    each other. `router_id` is BGP's; empty: the IPv4 address, or `hash`, which is made of the name.
     Empty `kubeconfig` and `k8s_api_root` mean no Kubernetes API: endpoints then have no migration
     roles.
     """
@@ -145,6 +146,7 @@ class NodeConfig(Access, MetricsKeys):
     ip: str = AUTODETECT
     ip6: str = NONE
     ip_check: bool = True
+    router_id: str = ""
     as_number: int | None = Field(default=None, ge=1, lt=1 << 32)
     cluster_type: str = "k8s,bgp"
     calico_version: str = Field(default="v3.34.0", pattern=r"^(v\d+\.\d+\.\d+.*)?$")
@@ -153,6 +155,7 @@ class NodeConfig(Access, MetricsKeys):
     k8s_node_condition: bool = True
     use_pod_cidr: bool = False
     vm_gone_grace_seconds: float = Field(default=60.0, ge=1.0)
+    drain_seconds: float = Field(default=60.0, ge=0, le=3600)
     state_dir: str = "/var/lib/tortie"
     log_file: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -171,7 +174,11 @@ class NodeConfig(Access, MetricsKeys):
 
     @model_validator(mode="after")
     def _consistent(self) -> NodeConfig:
-        parse_method(self.ip)
+        if self.ip == self.ip6 == NONE:
+            raise ValueError("ip and ip6 are both none: a node needs an address")
+        if self.ip != NONE:
+            parse_method(self.ip)
+        check_router_id(self.router_id)
         if self.ip6 != NONE:
             parse_method(self.ip6, version=6)
         if self.nodename and not is_node_name(self.nodename):

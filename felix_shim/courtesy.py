@@ -2,8 +2,10 @@
 
 All threads of the agent share the interpreter's lock, so what runs beside thirty requests at once
 makes each of them later. Before each job a lane waits until no request is at work, but never
-longer than `LIMIT`: policy, status and memory come to their turn under any load. A request that
-waits for policy is not at work: what it waits for begins at once.
+longer than `LIMIT` for each of them and `MOST` for all: policy, status and memory come to their
+turn under any load, and a crowd's share one. News of what requests do, which come one by one, are
+let through in bursts. A request that waits for policy is not at work: what it waits for
+begins at once.
 """
 
 from __future__ import annotations
@@ -12,20 +14,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from libtortie.metrics import Counter, Metric
 
-LIMIT = 0.010
-"""Seconds that a job waits for requests at most."""
+T = TypeVar("T")
+
+LIMIT, MOST = 0.010, 0.050
+"""Seconds that a job waits at most: for each request at work, and for all of them."""
+BURST = 0.002
+"""Seconds for which news pass once they have waited."""
 
 
 class Courtesy:
     """Who is at work, and who lets them pass; from any thread."""
 
     def __init__(
-        self, limit: float = LIMIT, monotonic: Callable[[], float] = time.monotonic
+        self,
+        limit: float = LIMIT,
+        monotonic: Callable[[], float] = time.monotonic,
+        most: float = MOST,
     ) -> None:
         self._limit = limit
+        self._most = max(most, limit)
         self._monotonic = monotonic
         self._at_work = 0
         self._free = threading.Condition()
@@ -56,16 +67,32 @@ class Courtesy:
         finally:
             self._add(1)
 
-    def give_way(self, lane: str) -> None:
-        """Return when no request is at work, or when the time for that is over."""
+    def give_way(self, lane: str, *, briefly: bool = False) -> None:
+        """Return when no request is at work, or when the time for that is over; `briefly`: as if
+        only one were."""
         with self._free:
             if self._at_work <= 0:
                 return
+            limit = self._limit if briefly else min(self._limit * self._at_work, self._most)
             began = self._monotonic()
-            free = self._free.wait_for(lambda: self._at_work <= 0, self._limit)
+            free = self._free.wait_for(lambda: self._at_work <= 0, limit)
             took = self._monotonic() - began
         self._waits.add(lane, "no" if free else "yes")
         self._seconds.add(lane, amount=took)
+
+    def in_bursts(self, name: str, post: Callable[[T], None]) -> Callable[[T], None]:
+        """`post`, for one thread's news: what comes while requests are at work waits briefly, and
+        what has come meanwhile passes with it."""
+        passes_until = 0.0
+
+        def posting(news: T) -> None:
+            nonlocal passes_until
+            if self._at_work > 0 and self._monotonic() >= passes_until:
+                self.give_way(name, briefly=True)
+                passes_until = self._monotonic() + BURST
+            post(news)
+
+        return posting
 
     def metrics(self) -> tuple[Metric, ...]:
         """What was waited, to be served."""

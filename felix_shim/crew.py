@@ -17,10 +17,11 @@ from libtortie.jsonlog import Log
 
 @dataclass(slots=True)
 class Crew:
-    """`over` is set once a member failed, or when somebody wants the end."""
+    """`over` is set once a member failed, or when somebody wants the end; `hurry`, at once."""
 
     log: Log
     over: threading.Event = field(default_factory=threading.Event)
+    hurry: threading.Event = field(default_factory=threading.Event)
     failed: bool = False
     _members: list[tuple[threading.Thread, Callable[[], None] | None]] = field(default_factory=list)
 
@@ -30,6 +31,10 @@ class Crew:
         """Start a member that lives as long as the agent; `stop` makes its body return."""
         thread = self.spawn(name, body)
         self._members.append((thread, stop))
+
+    def in_haste(self) -> bool:
+        """Whether the end must not wait for anything."""
+        return self.failed or self.hurry.is_set()
 
     def spawn(self, name: str, body: Callable[[], None]) -> threading.Thread:
         """Start a thread somebody else joins; its failure is the crew's all the same."""

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_network
 
+from felix_shim.bird_workloads import Workload
 from felix_shim.drivers.announcements import Watched
-from felix_shim.migration import State, wants_owner, wants_signs
+from felix_shim.migration import RAISED, State, wants_owner, wants_signs
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.owners import Ownership
 from felix_shim.roster import Local
@@ -17,6 +18,7 @@ from ipam.ownership import pod_owner
 from libtortie.model.ipam import IPAddress
 from libtortie.model.names import status_file_name
 
+_LED_HERE = RAISED | {State.BASE}
 _REMEMBERED = 4096
 """Endpoints whose files' names and texts are not made anew for each file that changes."""
 
@@ -76,6 +78,16 @@ def in_force(
         for local in locals_
         if local.in_force and local.endpoint.interface in links_up
     )
+
+
+def bgp_workloads(locals_: Iterable[Local], links_up: Container[str]) -> tuple[Workload, ...]:
+    """Who may be a BGP neighbour: whose rules are in force, and whom traffic is led to here."""
+    found = (
+        Workload(one.endpoint.interface, one.endpoint.addresses, one.endpoint.labels)
+        for one in locals_
+        if one.in_force and one.machine.state in _LED_HERE and one.endpoint.interface in links_up
+    )
+    return tuple(sorted(found, key=lambda one: one.interface))
 
 
 def status_files(endpoints: Iterable[tuple[Endpoint, int]]) -> dict[str, str]:

@@ -15,6 +15,7 @@ NODENAME = "NODENAME"
 _KEYS = {
     "CALICO_NODENAME_FILE": ("nodename_file",),
     "AS": ("as_number",),
+    "CALICO_ROUTER_ID": ("router_id",),
     "CLUSTER_TYPE": ("cluster_type",),
     "CALICO_K8S_NODE_REF": ("k8s_node",),
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
 
 from felix_shim.facts import VirtualMachines
 from felix_shim.migration import RAISED, State
@@ -47,7 +46,7 @@ class Wish:
     vmi_uid: str
     addresses: tuple[IPAddress, ...]
     source: str = ""
-    source_address: IPv4Address | None = None
+    source_address: IPAddress | None = None
     arrived: bool = False
 
 
@@ -63,7 +62,7 @@ def exchange(
     locals_: Iterable[Local],
     machines: VirtualMachines,
     node: str,
-    address_of: Callable[[str], IPv4Address | None],
+    address_of: Callable[[str], IPAddress | None],
 ) -> Exchange:
     """What follows from the endpoints of a node and what is known of their migrations."""
     permits: dict[str, Permit] = {}

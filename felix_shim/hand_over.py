@@ -5,6 +5,10 @@ changed. When the VM is heard, it says so and gets the last copy, taken after th
 the source. All of that is on threads of its own: the cut-over waits for none of it, and without
 it connections go on as far as the rules and `nf_conntrack_tcp_loose` allow.
 
+To read its table the kernel goes through every bucket with softirqs off: 9 ms of a processor with
+the 262,144 buckets that it has by default on 4 GB and more, in which that one forwards nothing. So
+the last copy is taken when the routes have followed the VM, not while they do.
+
 A copy is taken from the node that the API names as the source, and from no other.
 """
 
@@ -41,13 +45,15 @@ Dial = Callable[[Wish], Link]
 @dataclass(frozen=True, slots=True)
 class Pace:
     """Seconds: between two copies, at least; before another attempt, at first and at most; how long
-    after the VM came a copy is still worth an attempt; how long a whole answer may take."""
+    after the VM came a copy is still worth an attempt; how long a whole answer may take; how long
+    after the VM left its node reads the table for the last time."""
 
     interval: float = 1.0
     first_pause: float = 0.1
     longest_pause: float = 2.0
     late: float = 10.0
     answer: float = 30.0
+    settle: float = 0.05
 
 
 @dataclass(slots=True)
@@ -129,6 +135,7 @@ class HandOver:
         if request.cut_over:
             about = {"endpoint": permit.endpoint, "migration_uid": request.migration_uid}
             self.log.info("cut_over_noticed", node=node, **about)
+            self._settle()
         try:
             found = (portable(flow, vm) for flow in self.table.flows(vm))
             flows = [flow for flow in found if flow is not None]
@@ -137,6 +144,11 @@ class HandOver:
         if len(flows) > MOST_FLOWS:
             self.log.warning("conntrack_cut_short", migration_uid=request.migration_uid)
         yield from batches(flows[:MOST_FLOWS])
+
+    def _settle(self) -> None:
+        """Let the routes go first; not when it is time to stop."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopped, self.pace.settle)
 
     # -- the target --------------------------------------------------------------------------
 

@@ -82,6 +82,18 @@ class HistoryKeeper:
             self._heard.append(self._fact(endpoint, known, _details(fields, step, uid)))
             self._noted.set()
 
+    def reached(self, endpoint: object, seconds: float) -> None:
+        """The network leads to a VM again, so long after its first sign here (`Telemetry`)."""
+        if not isinstance(endpoint, EndpointId):
+            return
+        with self._lock:
+            known, uid = self._known.get(endpoint), self._moving.get(endpoint)
+        if known is not None and uid:
+            lasted = {"downtime_ms": f"{seconds * 1000:.3f}"}
+            details = {"step": Step.REACHED.value, "migration_uid": uid, **lasted}
+            self._heard.append(self._fact(endpoint, known, details))
+            self._noted.set()
+
     def _fact(
         self, endpoint: EndpointId, known: Mapping[str, object], details: Mapping[str, str]
     ) -> Fact:

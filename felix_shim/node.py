@@ -20,9 +20,10 @@ from cni_plugin.durable import replace_file
 from felix_shim.ensure import ensure
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
+from libtortie.files import read_text
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Kind, ResourceKey, Resources
-from libtortie.model.resources import Node, NodeBGP, NodeSpec, ObjectMeta
+from libtortie.model.resources import Node, NodeBGP, NodeSpec, ObjectMeta, WorkloadEndpoint
 
 PAUSES = 15
 PAUSE_SECONDS = 0.2
@@ -33,16 +34,21 @@ class AddressTakenError(InvalidInput):
     """Another node has the address; the text names it."""
 
 
+class RenamedError(InvalidInput):
+    """The node has another name than what runs on it; the text names both, and the ways out."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says about itself.
+    """What a node says about itself; it has at least one address.
 
     `as_number` None leaves the stored one, `kube_node` is its name in Kubernetes, if it has one.
-    Without `address6` what is stored of IPv6 stays.
+    Without `address6` what is stored of IPv6 stays; without `address` no IPv4 address does, for
+    others would look for the node there.
     """
 
     name: str
-    address: IPv4Interface
+    address: IPv4Interface | None
     link: str = ""
     address6: IPv6Interface | None = None
     link6: str = ""
@@ -52,9 +58,9 @@ class NodeFacts:
 
     @property
     def addresses(self) -> tuple[tuple[IPv4Interface | IPv6Interface, str], ...]:
-        """All of them, each with its link."""
-        first = ((self.address, self.link),)
-        return first if self.address6 is None else (*first, (self.address6, self.link6))
+        """All of them, each with its link, IPv4 first."""
+        ends = ((self.address, self.link), (self.address6, self.link6))
+        return tuple((address, link) for address, link in ends if address is not None)
 
     @property
     def key(self) -> ResourceKey:
@@ -65,7 +71,8 @@ class NodeFacts:
 def plan_node(stored: Node | None, facts: NodeFacts) -> Node:
     """The resource with this node's facts in it, and everything else as it was."""
     node = stored or Node(metadata=ObjectMeta(name=facts.name))
-    bgp = (node.spec.bgp or NodeBGP()).model_copy(update={"ipv4_address": str(facts.address)})
+    own = str(facts.address or "")
+    bgp = (node.spec.bgp or NodeBGP()).model_copy(update={"ipv4_address": own})
     if facts.address6 is not None:
         bgp = bgp.model_copy(update={"ipv6_address": str(facts.address6)})
     if facts.as_number is not None:
@@ -91,12 +98,17 @@ def without_addresses(stored: Node | None, facts: NodeFacts) -> Node | None:
     """The resource without this node's addresses; None when it does not have its first."""
     if stored is None or stored.spec.bgp is None:
         return None
-    if stored.spec.bgp.ipv4_address != str(facts.address):
+    held = stored.spec.bgp
+    fields = {4: ("ipv4_address", held.ipv4_address), 6: ("ipv6_address", held.ipv6_address)}
+    mine = [fields[one.version][1] == str(one) for one, _ in facts.addresses]
+    if not mine[0]:
         return None
-    update = {"ipv4_address": ""}
-    if stored.spec.bgp.ipv6_address == str(facts.address6):
-        update["ipv6_address"] = ""
-    bgp = stored.spec.bgp.model_copy(update=update)
+    update = {
+        fields[one.version][0]: ""
+        for (one, _), ours in zip(facts.addresses, mine, strict=True)
+        if ours
+    }
+    bgp = held.model_copy(update=update)
     spec = stored.spec.model_copy(update={"bgp": bgp if bgp.to_wire() else None})
     return stored.model_copy(update={"spec": spec})
 
@@ -173,6 +185,34 @@ def _taken(rivals: Rivals) -> AddressTakenError:
         f"choose another, e.g. {key}: skip-interface={rivals.link or '<link>'} or cidr=<cidr>, "
         f"or delete Node {rivals.names[0]} if it is no more"
     )
+
+
+def require_same_name(store: Datastore, nodename_file: Path, node: str) -> None:
+    """Refuse a name under which the agent would not know what runs here: routes, policy and
+    addresses are by the node's name, and it takes away what it does not know.
+
+    Raises `RenamedError`, `Unavailable`, OSError.
+    """
+    try:
+        before = read_text(nodename_file).strip()
+    except FileNotFoundError:
+        return
+    if before in ("", node):
+        return
+    values = [one.value for one in store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records]
+    theirs = [
+        f"{value.metadata.namespace}/{value.spec.pod or value.spec.workload}"
+        for value in values
+        if isinstance(value, WorkloadEndpoint) and value.spec.node == before
+    ]
+    if theirs:
+        more = f" and {len(theirs) - 3} more" if len(theirs) > 3 else ""
+        raise RenamedError(
+            f"this node is called {node} and was {before} ({nodename_file}), as which it has "
+            f"workloads: {', '.join(sorted(theirs)[:3])}{more}; call it {before} again "
+            f"(NODENAME, nodename), or end them first; if they are no more, delete Node {before}, "
+            f"what is stored of them, and {nodename_file}"
+        )
 
 
 def write_files(nodename_file: Path, node: str, mtu_file: Path, mtu: int) -> None:

@@ -131,6 +131,10 @@ def _held(fields: Fields) -> Wording:
     return Wording("ConvergenceHeld", text, WARNING)
 
 
+def _limited(fields: Fields) -> Wording:
+    return Wording("LiveMigrationLimited", str(fields.get("text")), WARNING)
+
+
 def _list(value: object) -> str:
     items = value if isinstance(value, list | tuple | set | frozenset) else [value]
     return ", ".join(map(str, items))
@@ -152,4 +156,5 @@ _SAYINGS: Mapping[str, Callable[[Fields], Wording | None]] = {
     "owner_swapped": _swapped,
     "owner_swap_failed": _not_swapped,
     "convergence_held": _held,
+    "migration_limited": _limited,
 }

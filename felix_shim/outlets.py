@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
 
 from felix_shim.bgp_model import BirdInput
 from felix_shim.drivers.announcements import Watched
 from felix_shim.drivers.routetable import RouteTable
 from felix_shim.drivers.sysctls import Wires
 from felix_shim.exchange import Exchange
-from felix_shim.herald import Tidings
+from felix_shim.herald import Addressee, Tidings
 from felix_shim.lanes import Job, Lane
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.overlay import Overlay
@@ -23,6 +22,7 @@ from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
 from felix_shim.policy_desk import Check
 from felix_shim.state import Memory
+from libtortie.linux.port import IPInterface
 from libtortie.model.ipam import IPAddress
 
 POLICY, STATUS, BIRD, MEMORY, SURVEY, NODE = "policy", "status", "bird", "memory", "survey", "node"
@@ -40,7 +40,7 @@ class Outlets:
     set; `write_status(bodies, resyncs)` makes the directory hold exactly these files, all of which
     it looks at when `resyncs` is another number than before; `run_bird`
     (None: there is no BIRD) has BIRD run with this input; `save(memory)`; `survey()` posts a
-    `Surveyed`; `register(address)` sees to this node's Node resource.
+    `Surveyed`; `register(addresses)` sees to this node's Node resource.
 
     At once: `listen`, `nudge`, `own`, `warn(endpoint, text)` about its pod, and
     `ask_raises(addresses, urgent)`, whose answers come as `RaisesSeen` now if urgent, and again
@@ -58,14 +58,14 @@ class Outlets:
     run_bird: Callable[[BirdInput], None] | None
     save: Callable[[Memory], None]
     survey: Job
-    register: Callable[[IPv4Interface], None]
+    register: Callable[[tuple[IPInterface, ...]], None]
     listen: Callable[[Mapping[EndpointId, Watched]], None]
     nudge: Callable[[], None]
     own: Callable[[Mapping[EndpointId, Ownership]], None]
     warn: Callable[[Endpoint, str], None]
     ask_raises: Callable[[frozenset[IPAddress], bool], None]
     exchange: Callable[[Exchange], None] | None = None
-    tell: Callable[[Mapping[EndpointId, Tidings]], None] | None = None
+    tell: Callable[[Mapping[Addressee, Tidings]], None] | None = None
     """At once: which nodes are to know first that a VM has come."""
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     closed: Callable[[Endpoint, str], None] | None = None

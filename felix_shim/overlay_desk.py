@@ -1,10 +1,11 @@
 """What the agent knows of the overlay, kept from events. No I/O; the reconciler's thread alone.
 
 Two witnesses say where an address is. The stored IPAM record decides. A node that has just heard
-a VM says so by the agents' own channel, which is quicker: its word counts as long as the record
-names it as where the address is about to go, and not for longer than `CLAIM_SECONDS`. It may even
-outrun the record that does, and is kept until that comes. So an early, late, repeated, lost or
-false notice costs speed at most.
+a VM says so by the agents' own channel, which is quicker, and says it again until the record has
+followed: its word counts as long as the record names it as where the address is about to go, and
+for no longer than the convergence time after it was last heard. It may even outrun the record that
+does, and is kept for as long. So an early, late, repeated, lost or false notice costs speed at
+most, and a node that falls silent holds no way open.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ from libtortie.model.ipam import Block, IPAddress
 from libtortie.model.keys import BlockKey, Blocks, IPNetwork
 from libtortie.model.resources import Node
 
-CLAIM_SECONDS = 600.0
-"""A store may be away for so long while a VM moves, without that what still arrives at its source,
-or at the owner of its block, is lost. The claim ends earlier when the record says otherwise."""
-EARLY_SECONDS = 30.0
-"""So long a notice waits for the record that agrees with it."""
+LEAST_CLAIM_SECONDS = 10.0
+"""A claim lasts so long however short the convergence time is: its node repeats it every three
+seconds (`herald.REPEAT_SECONDS`), and may be busy."""
 MOST_EARLY = 1024
 """Addresses of which a notice is kept that no record agrees with: anything may be said of any."""
 
@@ -131,9 +130,13 @@ class OverlayDesk:
         changed += [self.put(block) for block in fresh.values()]
         return any(changed)
 
-    def claim(self, event: CutOver, now: float) -> bool:
-        """A node has heard a VM; True when its word counts for any of the addresses."""
-        claim = Claim(event.node, event.migration_uid, now + CLAIM_SECONDS)
+    def claim(self, event: CutOver, now: float, convergence: float) -> bool:
+        """A node has heard a VM; True when its word counts for any of the addresses.
+
+        `convergence` is the convergence time in seconds.
+        """
+        lasts = max(convergence, LEAST_CLAIM_SECONDS)
+        claim = Claim(event.node, event.migration_uid, now + lasts)
         counts = False
         for address in event.addresses if event.node != self.node else ():
             target, migration = self._target(address)
@@ -148,8 +151,11 @@ class OverlayDesk:
     def expire(self, now: float) -> None:
         """Forget claims whose time is over."""
         self._claims = {one: claim for one, claim in self._claims.items() if claim.deadline > now}
-        early = now + CLAIM_SECONDS - EARLY_SECONDS
-        self._early = {one: claim for one, claim in self._early.items() if claim.deadline > early}
+        self._early = {one: claim for one, claim in self._early.items() if claim.deadline > now}
+
+    def first_end(self) -> float | None:
+        """When the first of the claims will end (monotonic seconds), None without any."""
+        return min((claim.deadline for claim in self._claims.values()), default=None)
 
     # -- what follows ------------------------------------------------------------------------
 
@@ -163,6 +169,11 @@ class OverlayDesk:
         """The other node whose block an address of the overlay is from, or ""."""
         found = self._block_of(address) if self.covers(address) else None
         return found.node if found is not None and found.node != self.node else ""
+
+    def is_recorded(self, local: Local) -> bool:
+        """Whether the store has all of a local VM's addresses in the overlay on this node."""
+        addresses = filter(self.covers, local.endpoint.addresses)
+        return all(self._stored(address) == self.node for address in addresses)
 
     def counts(self, local: Local) -> bool:
         """Whether the store's word that a local address is elsewhere counts.

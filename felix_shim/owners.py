@@ -25,6 +25,8 @@ REFUSED_DELAY = 30.0
 AGREED_DELAY = 300.0
 """Seconds before a claim that was met is looked at again: another agent whose API was late may have
 taken the seat meanwhile."""
+SETTLE_SECONDS = 0.1
+"""How long an agent lets the routes of a cut-over go first: whoever follows the datastore wakes."""
 RETRY = Retry(attempts=3, seconds=2.0)
 """What the IPAM client may try within one promotion: one VM's trouble must not hold up the next,
 and this loop tries again anyway."""
@@ -54,11 +56,15 @@ class _Claim:
 
 @dataclass(slots=True)
 class OwnerKeeper:
-    """`promote(handle, owner)` is `IPAMClient.promote`, with `RETRY`; `monotonic` is in seconds."""
+    """`promote(handle, owner)` is `IPAMClient.promote`, with `RETRY`; `monotonic` is in seconds.
+
+    `settle`: seconds before a new claim is attempted for the first time.
+    """
 
     promote: Callable[[str, Owner], bool]
     log: Log
     monotonic: Callable[[], float]
+    settle: float = 0.0
     _claims: dict[EndpointId, _Claim] = field(default_factory=dict)
     _stopped: bool = False
     _condition: threading.Condition = field(default_factory=threading.Condition)
@@ -72,7 +78,7 @@ class OwnerKeeper:
             for endpoint, ownership in wanted.items():
                 claim = self._claims.get(endpoint)
                 if claim is None or claim.wanted != ownership:
-                    self._claims[endpoint] = _Claim(ownership, now)
+                    self._claims[endpoint] = _Claim(ownership, now + self.settle)
             self._condition.notify()
 
     def run(self) -> None:

@@ -18,8 +18,8 @@ from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.events import CutOver
 from felix_shim.exchange import Exchange, Wish
 from felix_shim.hand_over import HandOver
-from felix_shim.herald import Herald, Tidings
-from felix_shim.model import Endpoint, EndpointId
+from felix_shim.herald import Addressee, Herald, Tidings
+from felix_shim.model import Endpoint
 from felix_shim.peer_credentials import Credentials
 from felix_shim.peers import Link, PeerServer, dial
 from libtortie.errors import KernelError, TortieError, first_line
@@ -34,16 +34,23 @@ class Peering:
     """The outlets of the reconciler, and what the scraper gets to see."""
 
     exchange: Callable[[Exchange], None] | None = None
-    tell: Callable[[Mapping[EndpointId, Tidings]], None] | None = None
+    tell: Callable[[Mapping[Addressee, Tidings]], None] | None = None
     welcome: Callable[[tuple[Endpoint, ...]], None] | None = None
     metrics: tuple[Metric, ...] = ()
 
 
 def start_peering(
-    config: NodeConfig, address: IPAddress, crew: Crew, log: Log, post: Callable[[CutOver], None]
+    config: NodeConfig,
+    addresses: tuple[IPAddress, ...],
+    crew: Crew,
+    log: Log,
+    post: Callable[[CutOver], None],
 ) -> Peering:
-    """Open the tables and start the threads; `post` gets what other nodes say of their VMs."""
-    table = open_table(address, log)
+    """Open the tables and start the threads; `post` gets what other nodes say of their VMs.
+
+    `addresses` are this node's: a peer comes by the one of the family it has.
+    """
+    table = open_table(addresses, log)
     if table is None:
         return Peering()
     newcomers = Newcomers(table, _known(StatusFiles(config.status_dir)), log)
@@ -67,11 +74,19 @@ def start_peering(
         post(CutOver(node, uid, addresses))
 
     answer, port = hand_over.answer, config.peer_port
-    server = PeerServer(str(address), port, credentials, answer, crew.spawn, log, notice=notice)
+    servers = [
+        PeerServer(str(one), port, credentials, answer, crew.spawn, log, notice=notice)
+        for one in addresses
+    ]
     crew.start("hand-over", hand_over.run, hand_over.stop)
     crew.start("herald", herald.run, herald.stop)
-    crew.start("peers", server.run, server.stop)
-    shown = peer_metrics(credentials.seconds_left, lambda: float(server.refused))
+    for one, server in zip(addresses, servers, strict=True):
+        crew.start(f"peers-ipv{one.version}", server.run, server.stop)
+
+    def refused() -> float:
+        return float(sum(server.refused for server in servers))
+
+    shown = peer_metrics(credentials.seconds_left, refused)
     return Peering(hand_over.want, herald.want, newcomers.welcome, (*hand_over.metrics(), *shown))
 
 
@@ -95,11 +110,11 @@ def peer_metrics(
     )
 
 
-def open_table(address: IPAddress, log: Log) -> Conntrack | None:
+def open_table(addresses: tuple[IPAddress, ...], log: Log) -> Conntrack | None:
     """The connection table, if this kernel lets it be read."""
     try:
         table = Conntrack()
-        table.flows((address,))
+        table.flows(addresses)
     except (TortieError, OSError) as error:
         log.error("conntrack_unavailable", reason=first_line(error))
         return None

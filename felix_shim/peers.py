@@ -129,7 +129,7 @@ def dial(
     try:
         raw = socket.create_connection((address, port), limits.step)
     except OSError as error:
-        raise Unavailable(f"node {node} at {address}:{port}: {_told(error)}") from error
+        raise Unavailable(f"node {node} at {_end(address, port)}: {_told(error)}") from error
     try:
         sock = identity.client.wrap_socket(raw, do_handshake_on_connect=False)
     except OSError:
@@ -195,13 +195,13 @@ class PeerServer:
         while not self._stop.is_set():
             try:
                 self.credentials.identity()
-                with socket.create_server((self.host, self.port), backlog=_BACKLOG) as listener:
+                with self._listen() as listener:
                     self._trouble.about("")
                     self.port = listener.getsockname()[1]
                     self.log.info("peers_serving", address=self.host, port=self.port)
                     self._accept(listener)
             except (OSError, TortieError) as error:
-                self._trouble.about(f"{self.host}:{self.port}: {_told(error)}")
+                self._trouble.about(f"{_end(self.host, self.port)}: {_told(error)}")
                 self._stop.wait(REBIND_SECONDS)
         self._hang_up()
 
@@ -210,6 +210,10 @@ class PeerServer:
         self._stop.set()
         with suppress(OSError):
             self._wake[1].send(b"\0")
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
 
     def _accept(self, listener: socket.socket) -> None:
         listener.setblocking(False)
@@ -302,6 +306,11 @@ class PeerServer:
             thread.join(self.limits.step)
         for end in self._wake:
             end.close()
+
+
+def _end(host: str, port: int) -> str:
+    """A socket address, for people."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _left(end: float) -> float:

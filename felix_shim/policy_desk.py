@@ -82,6 +82,8 @@ class PolicyDesk:
     _changes: deque[Change] = field(default_factory=deque)
     _known: dict[Scope, set[Key]] = field(default_factory=dict)
     _closed: frozenset[Closed] = frozenset()
+    _announced: frozenset[Closed] = frozenset()
+    """Of these `closings` has told. Policy may know a pod before the reconciler does."""
     _node_rules: NodeRules = field(default_factory=NodeRules)
     _compiled: dict[Key, tuple[Endpoint, Ways, EndpointPolicy]] = field(default_factory=dict)
     _closings: list[tuple[Endpoint, str]] = field(default_factory=list)
@@ -290,11 +292,12 @@ class PolicyDesk:
                 policy=one.policy,
                 reason=one.problem,
             )
-            if one.endpoint in endpoints:
-                text = f"{one.policy} cannot be obeyed: {one.problem}; nothing new passes"
-                text += " by that rule" if one.partly else ""
-                self._closings.append((endpoints[one.endpoint], text))
-        self._closed = closed
+        here = frozenset(one for one in closed if one.endpoint in endpoints)
+        for one in sorted(here - self._announced, key=str):
+            text = f"{one.policy} cannot be obeyed: {one.problem}; nothing new passes"
+            text += " by that rule" if one.partly else ""
+            self._closings.append((endpoints[one.endpoint], text))
+        self._closed, self._announced = closed, here
 
 
 def _found(key: SetKey, sets: Mapping[SetKey, Elements]) -> Elements:

@@ -121,6 +121,7 @@ class ProxyKeeper:
         except OSError as error:
             self.log.error("migration_proxy_not_started", reason=first_line(error))
             return None
+        _without_urgency(child.pid)
         try:
             pidfd = os.pidfd_open(child.pid)
         except OSError as error:  # no more descriptors: nobody could end it, or see its end
@@ -167,3 +168,9 @@ def _ended(running: _Running, seconds: float | None, wake: int | None) -> bool:
 def _signal(running: _Running, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(running.pidfd, number)
+
+
+def _without_urgency(pid: int) -> None:
+    """What the proxy carries does not go before the guests, as the agent's own work does."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, max(0, os.getpriority(os.PRIO_PROCESS, pid)))

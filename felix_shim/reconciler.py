@@ -14,7 +14,7 @@ add a route before the endpoint's rules are in the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from felix_shim import desired
@@ -63,9 +63,10 @@ from felix_shim.route_log import tell_route
 from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
+from felix_shim.ways import Ways
 from felix_shim.world import World
 from libtortie.jsonlog import Log
-from libtortie.linux.port import IPNetwork
+from libtortie.linux.port import IPNetwork, Route
 from libtortie.metrics import Metric
 
 SLICE_SECONDS = 0.002
@@ -112,6 +113,7 @@ class Reconciler:
         self._backoff = Backoff()
         self._memory: Memory | None = None
         self._failed_routes: set[IPNetwork] = set()
+        self._ways = Ways(self._routes, self._world.overlay)
         self._strangers: set[IPNetwork] = set()
         self._signs_dropped = 0
         self._timers.add(rim.clocks.monotonic() + RESYNC_SECONDS, Resync())
@@ -128,6 +130,10 @@ class Reconciler:
     def signs_dropped(self) -> int:
         """Signs that counted for nothing: too early, too late, or repeated."""
         return self._signs_dropped
+
+    def leave(self) -> None:
+        """From now on no migration's target may start here."""
+        self._chores.leaving = True
 
     def metrics(self) -> tuple[Metric, ...]:
         """For the scraper."""
@@ -252,7 +258,7 @@ class Reconciler:
             self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind, reason=reason)
             return False
         local.machine = machine
-        outcomes = [self._route(dst) for dst in local.destinations]
+        outcomes = self._change(*local.destinations)
         latency = (self._clocks.realtime_ns() - sign.kernel_ns) / 1e6
         self._follow(local, actions)
         self._log.info(
@@ -284,7 +290,10 @@ class Reconciler:
         elif due.endpoints:
             self._settle(due.endpoints.pop())
         elif chore := next((one for one in BEFORE_ROUTES if one in due.chores), ""):
+            before = self._chores.claims_end
             self._chores.do(chore)
+            if (end := self._chores.claims_end) not in (None, before):
+                self._timers.add(end or 0.0, Retry(OVERLAY))
         elif due.destinations:
             self._compare(due.destinations.pop())
         else:
@@ -379,10 +388,27 @@ class Reconciler:
     def _compare(self, dst: IPNetwork) -> None:
         """Make the routes to one address what they shall be."""
         first = next(iter(self._world.roster.with_address(dst.network_address)), None)
-        tell_route(self._log, first, self._route(dst), self._world.settings)
+        for outcome in self._change(dst):
+            tell_route(self._log, first, outcome, self._world.settings)
 
-    def _route(self, dst: IPNetwork) -> Outcome:
-        """Change the routes to one address in the kernel, unless they have to wait.
+    def _change(self, *dsts: IPNetwork) -> list[Outcome]:
+        """Change the routes to addresses in the kernel, unless they have to wait."""
+        wanted = {dst: routes for dst in dsts if (routes := self._wanted(dst)) is not None}
+        outcomes = self._routes.apply(wanted)
+        for outcome in outcomes:
+            if outcome.deleted:
+                self._world.due.chores.add(LISTEN)
+            if outcome.error:
+                self._failed_routes.add(outcome.dst)
+                self._retry(ROUTES)
+            else:
+                self._failed_routes.discard(outcome.dst)
+        if not self._failed_routes:
+            self._backoff.worked(ROUTES)
+        return outcomes
+
+    def _wanted(self, dst: IPNetwork) -> frozenset[Route] | None:
+        """The routes that there shall be to an address; None: not yet.
 
         They wait for the rules of the endpoint, and for its link; what the kernel has meanwhile
         stays. Both bring the address up again.
@@ -398,18 +424,16 @@ class Reconciler:
         actual = frozenset(self._routes.actual(dst))
         new = {route.ifname for route in mine - actual}
         if not all(self._may_add(one) for one in locals_ if one.endpoint.interface in new):
-            return Outcome(dst)
-        outcome = self._routes.apply(dst, mine)
-        if outcome.deleted:
-            world.due.chores.add(LISTEN)
-        if outcome.error:
-            self._failed_routes.add(dst)
-            self._retry(ROUTES)
-        elif dst in self._failed_routes:
-            self._failed_routes.discard(dst)
-        if not self._failed_routes:
-            self._backoff.worked(ROUTES)
-        return outcome
+            return None
+        return None if actual and not mine and self._must_stay(dst, locals_) else mine
+
+    def _must_stay(self, dst: IPNetwork, locals_: Iterable[Local]) -> bool:
+        """Whether an address that left keeps its route until there is another way to it."""
+        now, seconds = self._clocks.monotonic(), self._world.settings.convergence_seconds
+        end = self._ways.awaited(dst, locals_, now, seconds)
+        if end is not None:
+            self._timers.add(end, Grace(dst))
+        return end is not None
 
     def _may_add(self, local: Local) -> bool:
         """Whether an endpoint's policy lets its route into the kernel."""

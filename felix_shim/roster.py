@@ -23,7 +23,8 @@ class Local:
     `in_force` is the generation of the rules that first had it in the kernel, with its sysctls;
     0 while they are not there. `wire` stands for what they were made for: it is another one once
     link, MAC or addresses are, and what a job did for the one before does not count. `returned`:
-    the VM left it once and came back. `destinations` are its addresses, then its floating ones, as
+    the VM left it once and came back. `reported`: its status file says, or is about to say, that it
+    may start. `destinations` are its addresses, then its floating ones, as
     host routes name them.
     """
 
@@ -33,6 +34,7 @@ class Local:
     in_force: int = 0
     wire: object = field(default_factory=object, compare=False, repr=False)
     returned: bool = False
+    reported: bool = False
     destinations: tuple[IPNetwork, ...] = field(init=False)
 
     def __post_init__(self) -> None:

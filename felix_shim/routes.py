@@ -127,14 +127,15 @@ def evidence(
 def is_ours(route: Route) -> bool:
     """Whether a kernel route is one this agent may delete: a host route on a workload's veth.
 
-    Routes that the kernel made itself (link-local prefixes) are not.
+    Routes that the kernel made itself (link-local prefixes) are not, nor what BIRD learned from a
+    workload that is its neighbour.
     """
     return (
         route.table == MAIN_TABLE
         and route.type is RouteType.UNICAST
         and route.ifname.startswith(INTERFACE_PREFIX)
         and route.dst.prefixlen == route.dst.max_prefixlen
-        and route.proto != RouteProto.KERNEL
+        and route.proto not in (RouteProto.KERNEL, RouteProto.BIRD)
     )
 
 

@@ -7,7 +7,8 @@ killed anywhere: each step looks at what is stored, and writes only if that is s
 While `datastoreReady` is false only this node's own records are written; nothing is made for the
 cluster until somebody unlocks it. The agent does not wait for that: `run` sees to what is left.
 
-Fatal is only an address another node has, or none to be found. A stored object that cannot be
+Fatal is only an address another node has, or none to be found, and another name than what runs
+here was started under. A stored object that cannot be
 read, a right that is missing: named in the log, and the next step follows.
 """
 
@@ -34,7 +35,15 @@ from felix_shim.claims import label_claims
 from felix_shim.config import NONE, NodeConfig
 from felix_shim.ensure import ensure
 from felix_shim.kube_node import ClusterFacts, cluster_facts, internal_ips
-from felix_shim.node import AddressTakenError, NodeFacts, claim, register, write_files
+from felix_shim.node import (
+    AddressTakenError,
+    NodeFacts,
+    RenamedError,
+    claim,
+    register,
+    require_same_name,
+    write_files,
+)
 from felix_shim.overlay_mtu import stored_mtu
 from libtortie.datastore.port import Check, Datastore, Record
 from libtortie.errors import (
@@ -105,16 +114,17 @@ class StartUp:
 
     # -- the agent's side --------------------------------------------------------------------
 
-    def begin(self) -> NodeAddress | None:
-        """Everything once, waiting as long as the store is away; None when the end came first.
+    def begin(self) -> bool:
+        """Everything once, waiting as long as the store is away; False when the end came first.
 
         A node that was here before does not ask the API now: an agent that was killed in the
         middle of a migration must listen at once, and `run` sees to the rest.
-        Raises `InvalidInput` for an address that another node has, or that cannot be found.
+        Raises `InvalidInput` for an address that another node has, or that cannot be found, and for
+        another name than what runs here knows.
         """
         while not self.over.is_set():
             try:
-                address = self.address()
+                self.address()
                 self.address6()
                 self._later = self.kube is not None and self._was_here()
                 self.attempt()
@@ -122,8 +132,8 @@ class StartUp:
                 self._complain("begin", error)
                 self.over.wait(RETRY_SECONDS)
             else:
-                return address
-        return None
+                return True
+        return False
 
     def run(self) -> None:
         """A thread's body: what `begin` had to leave, until it is done or `stop`."""
@@ -140,9 +150,10 @@ class StartUp:
         """Make `run` return soon."""
         self._stop.set()
 
-    def address(self) -> NodeAddress:
-        """This node's address, chosen once. Raises as `find_address`."""
-        if self._address is None:
+    def address(self) -> NodeAddress | None:
+        """This node's IPv4 address, chosen once, if the configuration wants one. Raises as
+        `find_address`."""
+        if self._address is None and self.config.ip != NONE:
             outside = self.outside
             if self.kube is not None:
                 outside = replace(outside, internal_ips=self._internal_ips)
@@ -158,11 +169,14 @@ class StartUp:
             self._address6 = find_address6(self.kernel, self.config.ip6, outside)
         return self._address6
 
+    def own(self) -> tuple[IPAddress, ...]:
+        """By which addresses other nodes know this one, IPv4 first; at least one."""
+        return tuple(one.address.ip for one in (self.address(), self.address6()) if one)
+
     def uplinks(self) -> tuple[str, ...]:
         """The links that carry this node's traffic."""
         named = tuple(name for name in self.config.uplinks if name)
-        address6 = self.address6()
-        links = (self.address().link, address6.link if address6 is not None else "")
+        links = [one.link for one in (self.address(), self.address6()) if one]
         return named or tuple(dict.fromkeys(link for link in links if link))
 
     def facts(self) -> NodeFacts:
@@ -170,8 +184,8 @@ class StartUp:
         chosen, chosen6 = self.address(), self.address6()
         return NodeFacts(
             name=self.config.node,
-            address=chosen.address,
-            link=chosen.link,
+            address=chosen.address if chosen is not None else None,
+            link=chosen.link if chosen is not None else "",
             address6=chosen6.address if chosen6 is not None else None,
             link6=chosen6.link if chosen6 is not None else "",
             as_number=self.config.as_number,
@@ -190,6 +204,7 @@ class StartUp:
 
     def _steps(self) -> tuple[tuple[str, Callable[[], bool]], ...]:
         return (
+            ("name", self._name),
             ("cluster identity", self._identity),
             ("node", self._node),
             ("claims", self._claims),
@@ -216,7 +231,7 @@ class StartUp:
             if not self._later:
                 self._complain(name, error)
             return False
-        except AddressTakenError:
+        except (AddressTakenError, RenamedError):
             raise
         except OSError as error:
             self._complain(name, error)
@@ -237,6 +252,10 @@ class StartUp:
             self.log.warning("start_up_waits", step=name, reason=reason)
         else:
             self.log.error("start_up_failed", step=name, reason=reason)
+
+    def _name(self) -> bool:
+        require_same_name(self.store, Path(self.config.nodename_file), self.config.node)
+        return False
 
     def _identity(self) -> bool:
         """A cluster has a GUID before it has a node."""
@@ -300,7 +319,7 @@ class StartUp:
         """The default pool's range; None when the family needs none. Raises `InvalidInput`."""
         if configured:
             return defaults.usable_cidr(configured, version)
-        if version == 6 and not self._has_ipv6():
+        if not (self._has_ipv6() if version == 6 else self.config.ip != NONE):
             return None
         if found := defaults.usable_cidr(self._installers().pod_cidrs, version):
             return found

@@ -5,7 +5,8 @@ follow the wall clock; the boot id says whether it is still the same clock. Afte
 veths are gone, and with them what this file says.
 
 The file is replaced by an atomic rename after its data reached the disk: it is the old one or
-the new one. An unreadable file is as good as none: the kernel's raised routes are evidence too.
+the new one. An unreadable file is as good as none: the kernel's raised routes are evidence too. So
+is a machine that cannot be read, of an agent that is newer than this one: others' stay.
 """
 
 from __future__ import annotations
@@ -81,15 +82,18 @@ def decode(raw: bytes, boot_id: str, now: float, settings: Timing) -> Memory:
             raise Malformed(f"migration state: format {body['format']!r}, not {FORMAT}")
         if body["bootID"] != boot_id:
             return Memory()
-        machines = tuple(_remembered(item, now, settings) for item in body["machines"])
-        return Memory(machines, load_raises(body["raises"]))
+        machines = [_remembered(item, now, settings) for item in body["machines"]]
+        return Memory(tuple(filter(None, machines)), load_raises(body["raises"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Malformed(f"migration state: {type(error).__name__}: {error}") from error
 
 
-def _remembered(item: Any, now: float, settings: Timing) -> Remembered:
+def _remembered(item: Any, now: float, settings: Timing) -> Remembered | None:
     endpoint = EndpointId(str(item["namespace"]), str(item["pod"]), str(item["endpoint"]))
-    machine = load_machine(item["machine"], now=now, wall=now, settings=settings)
+    try:
+        machine = load_machine(item["machine"], now=now, wall=now, settings=settings)
+    except Malformed:
+        return None
     return Remembered(endpoint, str(item["containerID"]), machine, bool(item["returned"]))
 
 

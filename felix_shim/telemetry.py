@@ -185,6 +185,8 @@ class Telemetry:
         self._others: tuple[Metric, ...] = ()
         self.export: Export | None = None
         """Who sees when BIRD has a raised route; None where there is no BIRD."""
+        self.reached: Callable[[object, float], None] | None = None
+        """Who else wants the downtime of each arrival: endpoint, seconds."""
         self._swaps, self._heard, self._notices = Pending(), Pending(), Pending()
         self._raises = Pending()
         self.moves, self.work = Moves(), Work()
@@ -273,6 +275,8 @@ class Telemetry:
         self.moves.downtime.observe(max(0.0, seconds))
         namespace, _, pod = str(endpoint).partition("/")
         self.moves.last_downtime.set(max(0.0, seconds), namespace, pod.partition("/")[0])
+        if self.reached is not None:
+            self.reached(endpoint, max(0.0, seconds))
 
     def _moved(self, fields: Fields) -> None:
         before, after = str(fields.get("from", "")), str(fields.get("to", ""))

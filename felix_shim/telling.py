@@ -14,6 +14,7 @@ from felix_shim.crew import Crew
 from felix_shim.history_keeper import HistoryKeeper
 from felix_shim.kube_events import COMPONENT, NodeEvents
 from felix_shim.kube_node import NodeCondition
+from felix_shim.telemetry import Telemetry
 from ipam.annals import Annals
 from libtortie.datastore.port import Datastore
 from libtortie.events import EventSender
@@ -39,12 +40,19 @@ def tell_events(
 
 
 def keep_history(
-    config: NodeConfig, store: Datastore, crew: Crew, log: JsonLog, now: Now
+    config: NodeConfig,
+    store: Datastore,
+    crew: Crew,
+    log: JsonLog,
+    now: Now,
+    *,
+    telemetry: Telemetry,
 ) -> Annals:
     """What becomes of addresses and migrations, by way of this node's spool."""
     alone = config.datastore_type == "sqlite"
     keeper = HistoryKeeper(store, Spool(config.history_file), config.node, log, now, prunes=alone)
     log.listen(keeper.hear)
+    telemetry.reached = keeper.reached
     crew.start("history", keeper.run, keeper.stop)
     return Annals(config.node, now, keeper.write)
 

@@ -28,7 +28,8 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Grace:
-    """A route that nobody had asked for has had its time to be claimed by an endpoint."""
+    """A route that nobody asks for has had its time: to be claimed by an endpoint, or for another
+    way to come in its place."""
 
     dst: IPNetwork
 

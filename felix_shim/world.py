@@ -224,6 +224,7 @@ class World:
     def _resource_changed(self, scope: Scope) -> None:
         if scope == FELIX:
             self._settings_changed()
+            self.due.chores.add(FLOWS)
         elif scope == NODES:
             for key, endpoint in self.wishes.all():
                 self._take(key, endpoint)
@@ -441,9 +442,11 @@ class World:
         if known:  # made anew, and nobody said that the old one went
             self._link_down(link.name)
         self.links_up[link.name] = link.ifindex
-        for local in self.roster.on_interface(link.name):
+        locals_ = tuple(self.roster.on_interface(link.name))
+        for local in locals_:
             self._destinations(local)
-        self.due.chores |= {NUDGE, POLICY, STATUS}
+        if locals_:  # else its endpoint, when it comes, makes more than this due
+            self.due.chores |= {NUDGE, POLICY, STATUS}
 
     def _link_down(self, name: str) -> None:
         """The kernel drops the routes of a link that goes down, and tells nobody of IPv4's."""
@@ -475,7 +478,7 @@ class World:
         """BGP was asked about some addresses, or a node says that a VM is there now."""
         if isinstance(event, RaisesSeen):
             self.look_elsewhere(event.asked, event)
-        elif self.overlay.claim(event, self.monotonic()):
+        elif self.overlay.claim(event, self.monotonic(), self.settings.convergence_seconds):
             self.due.chores.add(OVERLAY)
 
     def look_elsewhere(self, asked: Collection[IPAddress], said: RaisesSeen | None = None) -> None:

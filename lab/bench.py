@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,9 +24,10 @@ from lab.bench_rows import EXT, SOURCE, THIRD, Figures, Sort, figures_of, rows_o
 from lab.children import Child
 from lab.cluster import bring_up, make_way, meshed, start_agent, until
 from lab.durations import seconds
+from lab.fleet import Move, fleet_rows, run_fleet
 from lab.guest_store import PACKET, QEMU
 from lab.interrupts import interruptible, uninterrupted
-from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
+from lab.measure import Wish, await_echo, guest_ips, measure, start_streams
 from lab.objects import LabVM, LabVMI
 from lab.results import conclude
 from lab.state import StateDir, lab_lock
@@ -51,6 +52,9 @@ class Numbers:
     silent: int
     killed: int
     qemu: int
+    moves: int = 0
+    """Of a VM about a large cluster, of `fleet` nodes."""
+    fleet: int = 0
 
     def plan(self) -> tuple[Sort, ...]:
         """The packet guest's that is connected, in turns: what the machine does happens to all."""
@@ -61,6 +65,11 @@ class Numbers:
             for number in range(count)
         ]
         return tuple(sort for _, sort in sorted(steps))
+
+    @property
+    def small(self) -> bool:
+        """Whether there is anything to do in the small lab."""
+        return any((self.packet, self.silent, self.killed, self.qemu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +97,42 @@ class Stage:
 def run_bench(state: StateDir, out: Path, numbers: Numbers, seed: int, tell: Tell) -> bool:
     """Measure; True when every row met its target."""
     found: list[Figures] = []
+    moves: list[Move] = []
     with lab_lock(), interruptible():
-        make_way(state)
-        try:
-            topology = bring_up(state, NODES, CONVERGENCE, tell)
-            stage = Stage(state, topology, _clients(topology), random.Random(seed), tell)
-            found += _migrations(stage, "bench-vm", PACKET, numbers.plan())
-            found += _migrations(stage, "bench-silent", PACKET, (Sort.SILENT,) * numbers.silent)
-            found += _migrations(stage, "bench-qemu", QEMU, (Sort.QEMU,) * numbers.qemu)
-        finally:
-            with uninterrupted():
-                tear_down(state)
-    runs = {"convergence": CONVERGENCE, "seed": seed, "migrations": list(map(asdict, found))}
-    return conclude(out, rows_of(found, NODES), runs, tell)
+        if numbers.small:
+            with _torn_down(state):
+                found += _small(state, numbers, seed, tell)
+        if numbers.fleet:
+            with _torn_down(state):
+                moves += run_fleet(state, numbers.fleet, numbers.moves, seed, tell)
+    runs = {
+        "convergence": CONVERGENCE,
+        "seed": seed,
+        "migrations": list(map(asdict, found)),
+        "fleet": list(map(asdict, moves)),
+    }
+    rows = (*rows_of(found, NODES), *fleet_rows(moves, numbers.fleet))
+    return conclude(out, rows, runs, tell)
+
+
+@contextmanager
+def _torn_down(state: StateDir) -> Iterator[None]:
+    """No lab before, none afterwards."""
+    make_way(state)
+    try:
+        yield
+    finally:
+        with uninterrupted():
+            tear_down(state)
+
+
+def _small(state: StateDir, numbers: Numbers, seed: int, tell: Tell) -> Iterator[Figures]:
+    """All migrations of the small lab."""
+    topology = bring_up(state, NODES, CONVERGENCE, tell)
+    stage = Stage(state, topology, _clients(topology), random.Random(seed), tell)
+    yield from _migrations(stage, "bench-vm", PACKET, numbers.plan())
+    yield from _migrations(stage, "bench-silent", PACKET, (Sort.SILENT,) * numbers.silent)
+    yield from _migrations(stage, "bench-qemu", QEMU, (Sort.QEMU,) * numbers.qemu)
 
 
 def _clients(topology: Topology) -> dict[str, str]:
@@ -118,16 +150,20 @@ def _migrations(stage: Stage, vm: str, guest: str, plan: Sequence[Sort]) -> Iter
     if not plan:
         return
     control.create_vm(vm, stage.pair[0], guest)
-    address = guest_ip(control.await_vm(vm))
+    addresses = guest_ips(control.await_vm(vm))
     silent = Sort.SILENT in plan
-    with _connections(stage, address, kept=not silent) as streams:
+    with _connections(stage, addresses, kept=not silent) as streams:
         for number, sort in enumerate(plan):
             here = control.get(LabVMI, vm).status.node_name
             there = next(node for node in stage.pair if node != here)
             figures = _one(
                 stage, Wish(vm, there, BLACKOUT_MS, silent=sort is Sort.SILENT), here, sort, streams
             )
-            loss = {place: round(value, 1) for place, value in figures.loss_ms.items()}
+            loss = {
+                names.prober(place, version): round(value, 1)
+                for version, found in figures.families().items()
+                for place, value in found.loss_ms.items()
+            }
             stage.tell(f"{number + 1}/{len(plan)} {sort}: beyond the guest's blackout, ms: {loss}")
             yield figures
     control.delete(LabVM, vm)
@@ -135,20 +171,27 @@ def _migrations(stage: Stage, vm: str, guest: str, plan: Sequence[Sort]) -> Iter
 
 
 @contextmanager
-def _connections(stage: Stage, address: str, *, kept: bool) -> Iterator[dict[str, Child]]:
-    """One from outside, and one from a pod on each node, by node, if there are to be any."""
+def _connections(
+    stage: Stage, addresses: Mapping[int, str], *, kept: bool
+) -> Iterator[dict[str, dict[int, Child]]]:
+    """In each family one from outside, and one from a pod on each node, by node, if there are to be
+    any."""
     places = {EXT: names.netns(names.EXT), **stage.pods}
     with ExitStack() as stack:
         for netns in places.values():
-            await_echo(address, netns)
-        yield {
-            place: stack.enter_context(start_stream(stage.state, address, netns))
-            for place, netns in places.items()
-            if kept
-        }
+            for address in addresses.values():
+                await_echo(address, netns)
+        found = {}
+        for place, netns in places.items() if kept else ():
+            found[place] = start_streams(stage.state, addresses, netns)
+            for stream in found[place].values():
+                stack.enter_context(stream)
+        yield found
 
 
-def _one(stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, Child]) -> Figures:
+def _one(
+    stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, dict[int, Child]]
+) -> Figures:
     """One migration, measured. Raises `LabError` when it failed."""
     with _death(stage, (here, wish.target), happens=sort is Sort.KILLED) as killed:
         observed = measure(
@@ -156,19 +199,19 @@ def _one(stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, Chi
             stage.topology,
             wish,
             client_netns=stage.pods[stage.third],
-            stream=streams.get(EXT),
+            streams=streams.get(EXT, {}),
             convergence_s=seconds(CONVERGENCE),
             tell=lambda _: None,
             others={SOURCE: stage.pods[here]},
         )
     if observed.phase != "Succeeded":
         raise LabError(f"the migration to {wish.target}: {observed.phase}")
-    asked = {THIRD: streams.get(stage.third), SOURCE: streams.get(here)}
+    asked = {THIRD: streams.get(stage.third, {}), SOURCE: streams.get(here, {})}
     survived = {
-        place: StreamReport(**stream.ask()).survived for place, stream in asked.items() if stream
+        (place, version): StreamReport(**stream.ask()).survived
+        for place, found in asked.items()
+        for version, stream in found.items()
     }
-    if streams:
-        survived[EXT] = observed.stream.survived
     return figures_of(sort, observed, survived, killed())
 
 

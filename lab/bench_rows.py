@@ -1,4 +1,4 @@
-"""What a bench of cut-overs has measured, and the rows of its result. Pure.
+"""What a bench of cut-overs has measured, and the rows of its result, of each family. Pure.
 
 A migration is told by its figures in ms; what was not seen is None, and stands in no row's favour:
 a row of which a figure is missing is not met.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lab import names
-from lab.observers import RouteSeen
-from lab.report import Observed, Row, first_sign, row_of
+from lab.report import Observed, Row, first_sign, routes_seen, row_of
 from lab.results import BenchRow, at_least, at_most
 
 NEVER_MS = 1e9
@@ -51,15 +50,25 @@ class Figures:
     qemu_downtime_ms: float | None = None
     qemu_total_ms: float | None = None
     killed: str = ""
+    ipv6: Figures | None = None
+    """The same migration in the other family."""
+
+    def families(self) -> dict[int, Figures]:
+        """Its figures by family."""
+        return {4: self} if self.ipv6 is None else {4: self, 6: self.ipv6}
 
     @property
     def worst_loss(self) -> float:
-        """From whichever place."""
-        return max((self.loss_ms.get(place, NEVER_MS) for place in PLACES), default=NEVER_MS)
+        """From whichever place, in whichever family."""
+        return max(
+            one.loss_ms.get(place, NEVER_MS) for one in self.families().values() for place in PLACES
+        )
 
 
-def figures_of(sort: Sort, observed: Observed, survived: dict[str, bool], killed: str) -> Figures:
-    """What a migration has shown; connections were asked apart from it."""
+def figures_of(
+    sort: Sort, observed: Observed, survived: Mapping[tuple[str, int], bool], killed: str
+) -> Figures:
+    """What a migration has shown; connections were asked apart from it, but those from outside."""
     row: Row = row_of(observed)
     probed = {EXT: names.EXT, THIRD: "client", SOURCE: SOURCE}
     loss = {
@@ -67,6 +76,10 @@ def figures_of(sort: Sort, observed: Observed, survived: dict[str, bool], killed
         for place, name in probed.items()
         if name in row.probers and row.probers[name]["network_downtime_ms"] is not None
     }
+    version = observed.version
+    tcp = {place: held for (place, family), held in survived.items() if family == version}
+    if observed.stream.sent:
+        tcp[EXT] = observed.stream.survived
     return Figures(
         sort=sort.value,
         blackout_ms=row.guest_blackout_ms,
@@ -74,11 +87,12 @@ def figures_of(sort: Sort, observed: Observed, survived: dict[str, bool], killed
         fib_ms=switches(observed),
         start_to_tor_ms=row.start_to_tor_fib_ms,
         loss_ms=loss,
-        tcp_survived=survived,
+        tcp_survived=tcp,
         qemu_stopped_ms=row.qemu_stopped_ms,
         qemu_downtime_ms=row.qemu_downtime_ms,
         qemu_total_ms=row.qemu_total_ms,
         killed=killed,
+        ipv6=figures_of(sort, observed.ipv6, survived, killed) if observed.ipv6 else None,
     )
 
 
@@ -88,10 +102,8 @@ def switches(observed: Observed) -> dict[str, float]:
     found: dict[str, float] = {}
     if sign is None:
         return found
-    for event in observed.seen:
-        if not isinstance(event, RouteSeen) or not event.added:
-            continue
-        if event.gateway == observed.target_address:
+    for event in routes_seen(observed):
+        if event.added and event.gateway == observed.target_address:
             after = round((event.t_ns - sign.t_ns) / 1e6, 3)
             found[event.where] = min(after, found.get(event.where, NEVER_MS))
     return found
@@ -108,22 +120,36 @@ def p99(values: Sequence[float]) -> float:
 def rows_of(found: Sequence[Figures], nodes: int) -> tuple[BenchRow, ...]:
     """All rows; `nodes` is how many the lab has. A sort without a migration has no rows."""
     by = {sort: [one for one in found if one.sort == sort.value] for sort in Sort}
-    silent = by[Sort.SILENT]
     rows: list[BenchRow] = []
     for sort in (Sort.PACKET, Sort.QEMU):
-        if ours := by[sort]:
-            rows += _rows(f"{sort.value}: ", ours, silent if sort is Sort.PACKET else (), nodes)
+        silent = by[Sort.SILENT] if sort is Sort.PACKET else []
+        for version, ours in _by_family(by[sort]).items():
+            theirs = _by_family(silent).get(version, [])
+            rows += _rows(sort.value, version, ours, theirs, nodes)
     if by[Sort.KILLED] and by[Sort.PACKET]:
         usual = statistics.median(one.worst_loss for one in by[Sort.PACKET])
         extra = [max(0.0, one.worst_loss - usual) for one in by[Sort.KILLED]]
         rows += _pair("agent killed at a random moment: extra loss", extra, (), KILLED)
-        rows += _connections("agent killed: ", by[Sort.KILLED])
+        for version, ours in _by_family(by[Sort.KILLED]).items():
+            rows += _connections("agent killed", version, ours)
     return tuple(rows)
 
 
+def _by_family(found: Sequence[Figures]) -> dict[int, list[Figures]]:
+    """Those of each family that any migration has; of one that has not got it, nothing was seen."""
+    versions = sorted({version for one in found for version in one.families()})
+    return {
+        version: [
+            one.families().get(version, Figures(one.sort, one.blackout_ms, None)) for one in found
+        ]
+        for version in versions
+    }
+
+
 def _rows(
-    prefix: str, ours: Sequence[Figures], silent: Sequence[Figures], nodes: int
+    sort: str, version: int, ours: Sequence[Figures], silent: Sequence[Figures], nodes: int
 ) -> list[BenchRow]:
+    prefix = f"{sort}, {names.FAMILIES[version]}: "
     local = [_or_never(one.local_ms) for one in ours]
     others = nodes - 1
     rows = _pair(f"{prefix}sign → local route", local, (), LOCAL)
@@ -137,7 +163,7 @@ def _rows(
         theirs = [one.loss_ms.get(place, NEVER_MS) for one in silent]
         what = f"{prefix}loss beyond the guest's own blackout, from the {place}"
         rows += _pair(what, loss, theirs, LOSS)
-    return rows + _connections(prefix, ours)
+    return rows + _connections(sort, version, ours)
 
 
 def _of_nodes(one: Figures) -> list[float]:
@@ -148,11 +174,12 @@ def _worst(values: Sequence[float], expected: int) -> float:
     return max(values) if len(values) == expected and values else NEVER_MS
 
 
-def _connections(prefix: str, ours: Iterable[Figures]) -> list[BenchRow]:
+def _connections(sort: str, version: int, ours: Sequence[Figures]) -> list[BenchRow]:
     rows = []
     for place in PLACES:
         lived = [one.tcp_survived.get(place, False) for one in ours]
-        what = f"{prefix}TCP connections surviving, IPv4, from the {place}"
+        family = names.FAMILIES[version]
+        what = f"{sort}, {family}: TCP connections surviving, from the {place}"
         rows.append(at_least(what, 100.0 * sum(lived) / len(lived), None, "%", 100.0))
     return rows
 

@@ -40,7 +40,13 @@ BAR = 21.0
 MS = clock.NS_PER_MS
 TCP_NOTABLE_NS = 25 * MS
 PROBERS = {"ext": "client outside", "client": "pod in the cluster"}
-SIGN_NAMES = {"rarp": "RARP", "garp": "gratuitous ARP", "ip": "IP packet"}
+SIGN_NAMES = {
+    "rarp": "RARP",
+    "garp": "gratuitous ARP",
+    "ip": "IPv4 packet",
+    "na": "neighbour advertisement",
+    "ip6": "IPv6 packet",
+}
 
 
 @dataclass(frozen=True, slots=True)

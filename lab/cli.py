@@ -18,15 +18,17 @@ from lab.cutover import report_from_json
 from lab.datastore import SQLITE, TYPES
 from lab.demo import run_demo
 from lab.durations import seconds
+from lab.fleet import REFLECTORS
 from lab.guest_store import KINDS, PACKET
 from lab.interrupts import interruptible, uninterrupted
 from lab.measure import Wish
 from lab.nodes import PLACES, in_netns, in_node
 from lab.seed import NEVER, VXLAN_MODES
-from lab.state import StateDir, active_root, lab_lock
+from lab.state import CHECKOUT, StateDir, active_root, lab_lock
 from lab.status import render_status
 from lab.teardown import tear_down
 from lab.tools import LabError
+from lab.upgrade import run_upgrades
 
 GUEST = "What VMs are: a network namespace with this machine's kernel, or QEMU with a small Linux."
 
@@ -84,14 +86,25 @@ for command in (apiserver, vm, vmi, pod, kubectl):
     show_default=True,
     help="Whether the VMs' pool is in the overlay; nodes speak BGP either way.",
 )
+@click.option(
+    "--reflectors",
+    type=click.IntRange(0, names.MAX_NODES),
+    default=0,
+    show_default=True,
+    help="How many nodes, from the first on, are BGP route reflectors; 0: a mesh of all nodes.",
+)
 @click.pass_obj
 @reported
-def up(state: StateDir, /, *, nodes: int, convergence: str, **choices: str) -> None:
+def up(
+    state: StateDir, /, *, nodes: int, convergence: str, reflectors: int, **choices: str
+) -> None:
     """Start the lab."""
+    if reflectors > nodes:
+        raise click.BadParameter(f"{nodes} nodes cannot be {reflectors} route reflectors")
     with lab_lock(), interruptible():
         make_way(state)
         try:
-            bring_up(state, nodes, convergence, click.echo, **choices)
+            bring_up(state, nodes, convergence, click.echo, reflectors=reflectors, **choices)
         except BaseException:
             with uninterrupted():
                 _last_words(state)
@@ -198,18 +211,60 @@ def demo(
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), default="bench/cutover.json"
 )
-@click.option("--runs", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option("--runs", type=click.IntRange(0, 10_000), default=100, show_default=True)
 @click.option("--silent", type=click.IntRange(0, 1000), default=10, show_default=True)
 @click.option("--killed", type=click.IntRange(0, 1000), default=20, show_default=True)
 @click.option("--qemu", type=click.IntRange(0, 1000), default=5, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the moments of deaths.")
+@click.option(
+    "--fleet", type=click.IntRange(0, names.MAX_NODES), default=names.MAX_NODES, show_default=True
+)
+@click.option("--moves", type=click.IntRange(1, 10_000), default=30, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of what is left to chance.")
 @click.pass_obj
 @reported
 def bench(state: StateDir, /, out: Path, seed: int, **counts: int) -> None:
     """Measure cut-overs: RUNS of a packet guest, others of one that makes no sign, with an agent
-    KILLED on the way, and of a QEMU guest. Exits 1 if a target is missed."""
-    numbers = Numbers(counts["runs"], counts["silent"], counts["killed"], counts["qemu"])
+    KILLED on the way, and of a QEMU guest; then MOVES of a packet guest about a cluster of FLEET
+    nodes with two route reflectors. Exits 1 if a target is missed."""
+    numbers = Numbers(
+        counts["runs"],
+        counts["silent"],
+        counts["killed"],
+        counts["qemu"],
+        counts["moves"],
+        counts["fleet"],
+    )
+    if not (numbers.small or numbers.fleet):
+        raise click.UsageError("nothing to measure")
+    if 0 < numbers.fleet <= REFLECTORS:
+        raise click.UsageError(f"a fleet has more than {REFLECTORS} nodes")
     if not run_bench(state, out, numbers, seed, click.echo):
+        raise SystemExit(1)
+
+
+@main.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), default="bench/upgrade.json"
+)
+@click.option("--runs", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of moments and order.")
+@click.option(
+    "--old",
+    type=click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True),
+    default=CHECKOUT,
+    help="A checkout of the other version. Default: this one.",
+)
+@click.option(
+    "--drain", type=float, help="`drain_seconds` of the agents, if both versions know it."
+)
+@click.pass_obj
+@reported
+def upgrade(
+    state: StateDir, /, out: Path, runs: int, seed: int, *, old: Path, drain: float | None
+) -> None:
+    """Replace agents and controllers by those of another version and back, RUNS times in all, while
+    a VM migrates. Exits 1 if that costs a probe or a connection."""
+    if not run_upgrades(state, out, runs, seed, old=old, drain=drain):
         raise SystemExit(1)
 
 

@@ -10,7 +10,7 @@ from lab import control, names
 from lab.cli_rim import known_node, replace_process, reported
 from lab.cluster import tool
 from lab.guest_store import KINDS
-from lab.measure import guest_ip
+from lab.measure import guest_ips
 from lab.nodes import in_netns
 from lab.objects import LabPod, LabVM, LabVMI
 from lab.state import StateDir
@@ -124,7 +124,8 @@ def pod_create(state: StateDir, name: str, node: str) -> None:
     known_node(state, node)
     control.create_pod(name, node)
     made = control.await_pod(name, 60)
-    click.echo(f"{name} runs on {node} with {made.status.pod_ip}")
+    addresses = " and ".join(one.ip for one in made.status.pod_ips)
+    click.echo(f"{name} runs on {node} with {addresses}")
 
 
 @pod.command("delete")
@@ -167,4 +168,5 @@ def kubectl(state: StateDir, arguments: tuple[str, ...]) -> None:
 
 
 def _say_where(found: LabVMI) -> None:
-    click.echo(f"{found.metadata.name} runs on {found.status.node_name} with {guest_ip(found)}")
+    addresses = " and ".join(guest_ips(found).values())
+    click.echo(f"{found.metadata.name} runs on {found.status.node_name} with {addresses}")

@@ -16,7 +16,7 @@ from lab.tools import LabError
 from libtortie.errors import TortieError
 
 P = ParamSpec("P")
-STARTERS = ("up", "demo", "bench")
+STARTERS = ("up", "demo", "bench", "upgrade")
 """Commands that start a lab of their own: any lab that is up is in their way."""
 READERS = ("status", "apiserver")
 

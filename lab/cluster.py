@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
@@ -38,7 +38,7 @@ from lab.state import LabRecord, StateDir, active_state
 from lab.teardown import is_alive, tear_down
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
-from lab.tor import render_tor
+from lab.tor import render_tor, session
 from libtortie.datastore.port import Datastore
 from libtortie.errors import AlreadyExists, TortieError, first_line
 from libtortie.kube.client import HttpKubeClient
@@ -51,6 +51,8 @@ READY_DEADLINE_S = 120.0
 POLL_S = 0.1
 CONTROL_PLANE = "kubelets and KubeVirt"
 API_WORK_S = 180.0
+STARTING = 9
+"""How many agents start at once."""
 Tell = Callable[[str], None]
 Process = Popen[bytes]
 
@@ -64,14 +66,23 @@ def bring_up(
     datastore: str = SQLITE,
     guest: str = PACKET,
     vxlan: str = seed.NEVER,
+    reflectors: int = 0,
 ) -> Topology:
     """Start a lab and return when pods can be made; `make_way` comes before.
 
     Raises `LabError`; what was made until then is for `tear_down`.
     """
     topology = plan_topology(node_count)
-    made = missing_mount_points()
-    record = LabRecord(node_count, convergence, made, datastore=datastore, guest=guest, vxlan=vxlan)
+    reflecting = names.reflectors(topology.nodes, reflectors)
+    record = LabRecord(
+        node_count,
+        convergence,
+        missing_mount_points(),
+        datastore=datastore,
+        guest=guest,
+        vxlan=vxlan,
+        reflectors=reflectors,
+    )
     make_directories(state, record)
     tell(f"network: {len(topology.namespaces)} namespaces")
     apply_topology(topology)
@@ -79,18 +90,17 @@ def bring_up(
     for node in topology.nodes:
         make_node(state, node)
     tell("ToR, API server")
-    start_tor(state, topology)
+    start_tor(state, reflecting or topology.nodes)
     start_api(state)
-    fill_api(topology)
-    fill_datastore(state, record)
+    fill_api(topology.nodes, reflecting)
+    fill_datastore(state, record, reflecting)
     tell("agents, control plane")
     make_authority(state)
-    agents: dict[str, Process] = {}
     for node in topology.nodes:
         equip_node(state, node, datastore)
-        agents[node.name] = start_agent(state, node.name)
+    start_agents(state, topology.nodes)
     start_daemon(state, node_count)
-    await_ready(state, agents)
+    until(lambda: meshed(state, node_count, reflectors), "not every BGP session is established")
     return topology
 
 
@@ -136,10 +146,10 @@ def make_directories(state: StateDir, record: LabRecord) -> None:
         directory.mkdir(parents=True, exist_ok=True)
 
 
-def start_tor(state: StateDir, topology: Topology) -> None:
-    """The ToR's BIRD."""
+def start_tor(state: StateDir, nodes: tuple[names.LabNode, ...]) -> None:
+    """The ToR's BIRD, with sessions to these nodes."""
     config = state.tor / "bird.conf"
-    config.write_text(render_tor(topology.nodes, state.tor / "bird.log"))
+    config.write_text(render_tor(nodes, state.tor / "bird.log"))
     run(["bird", "-p", "-c", str(config)])
     command = ["bird", "-f", "-c", str(config), "-s", str(state.tor / "bird.ctl")]
     spawn(
@@ -182,21 +192,27 @@ def in_api(work: Callable[[], T]) -> T:
     return Netns(deadline=API_WORK_S).call(str(names.netns_path(names.netns(names.API))), work)
 
 
-def fill_datastore(state: StateDir, record: LabRecord) -> None:
-    """Pool, BGP configuration and agent settings."""
+def fill_datastore(
+    state: StateDir, record: LabRecord, reflecting: Sequence[names.LabNode] = ()
+) -> None:
+    """Pool, BGP configuration and agent settings; of the API's Nodes it is theirs to say who
+    reflects."""
+    wanted = seed.resources(record.convergence, record.vxlan, reflected=bool(reflecting))
+    if record.datastore == SQLITE:
+        wanted += tuple(seed.reflector(node) for node in reflecting)
 
     def work(store: Datastore) -> None:
-        for key, resource in seed.resources(record.convergence, record.vxlan):
+        for key, resource in wanted:
             store.create(key, resource)
 
     with_store(state, record.datastore, work, create=True)
 
 
-def fill_api(topology: Topology) -> None:
+def fill_api(nodes: Sequence[names.LabNode], reflecting: Sequence[names.LabNode] = ()) -> None:
     """Core Nodes, and the object on which kubectl sets address persistence."""
     wanted: list[tuple[type[KubeObject], dict[str, Any]]] = [
         (IPAMSettings, seed.ipam_configuration()),
-        *((KubeNode, seed.kube_node(node)) for node in topology.nodes),
+        *((KubeNode, seed.kube_node(node, reflector=node in reflecting)) for node in nodes),
     ]
 
     def work() -> None:
@@ -228,9 +244,11 @@ def tool(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
-def start_agent(state: StateDir, node: str) -> Process:
-    """A node's agent."""
-    command = [str(tool("tortie-node")), "--config", "/etc/tortie/node.yaml"]
+def start_agent(state: StateDir, node: str, program: str = "") -> Process:
+    """A node's agent, with the niceness of its systemd unit: this environment's program, or another
+    one by its path on the node."""
+    agent = program or str(tool("tortie-node"))
+    command = ["nice", "-n", "-5", agent, "--config", "/etc/tortie/node.yaml"]
     return spawn(
         state.ledger,
         f"agent of {node}",
@@ -252,30 +270,57 @@ def start_daemon(state: StateDir, node_count: int) -> Process:
     )
 
 
-def await_ready(state: StateDir, agents: Mapping[str, Process]) -> None:
-    """Until every agent serves CNI and every BGP session, of the mesh and to the ToR, is up."""
-    for node, agent in agents.items():
-        path = state.node(node, "run") / "cni.sock"
-        complaint = f"the agent of {node} does not serve CNI; see log/agent-{node}.log"
-        until(path.exists, complaint, child=agent)
-    until(lambda: meshed(state, len(agents)), "not every BGP session is established")
+def start_agents(state: StateDir, nodes: Sequence[names.LabNode]) -> None:
+    """All agents, a few at a time, until each serves CNI: a hundred that start at once would keep
+    each other from it for minutes."""
+    starting: dict[str, Process] = {}
+    for node in nodes:
+        if len(starting) == STARTING:
+            _await_cni(state, starting)
+        starting[node.name] = start_agent(state, node.name)
+    while starting:
+        _await_cni(state, starting)
 
 
-def sessions_of(node: names.LabNode, nodes: Sequence[names.LabNode]) -> frozenset[str]:
-    """Names of the BGP protocols a node's BIRD has: one for each other node, one for the ToR."""
-    mesh = (Peer(other.address.ip, names.CLUSTER_AS, mesh=True) for other in nodes if other != node)
-    tor = Peer(names.TOR_ADDRESS, names.TOR_AS)
-    return frozenset(peer.protocol for peer in (*mesh, tor))
+def _await_cni(state: StateDir, starting: dict[str, Process]) -> None:
+    """Wait for the first of these agents, and take it out."""
+    node = next(iter(starting))
+    complaint = f"the agent of {node} does not serve CNI; see log/agent-{node}.log"
+    until((state.node(node, "run") / "cni.sock").exists, complaint, child=starting.pop(node))
 
 
-def meshed(state: StateDir, count: int) -> bool:
+def sessions_of(
+    node: names.LabNode, nodes: Sequence[names.LabNode], reflecting: Sequence[names.LabNode] = ()
+) -> frozenset[str]:
+    """Names of the BGP protocols a node's BIRD has, in each family: one for each other node, one
+    for the ToR.
+
+    Where nodes reflect, they alone have those, and the others one for each of them.
+    """
+    others = nodes if node in reflecting else reflecting or nodes
+    mesh, member = not reflecting, bool(reflecting)
+    found = [
+        Peer(other.ip(version), names.CLUSTER_AS, mesh=mesh, member=member)
+        for other in others
+        if other != node
+        for version in names.FAMILIES
+    ]
+    if node in reflecting or not reflecting:
+        found += [Peer(address, names.TOR_AS) for address in names.TOR_ADDRESSES]
+    return frozenset(peer.protocol for peer in found)
+
+
+def meshed(state: StateDir, count: int, reflectors: int = 0) -> bool:
     """Whether all nodes and the ToR have all sessions. Raises `LabError` naming what is missing."""
     nodes = names.lab_nodes(count)
+    reflecting = names.reflectors(nodes, reflectors)
     birdc = ["birdc", "-s", "/run/tortie/bird.ctl", "show", "protocols"]
-    missing = {names.TOR: frozenset(node.name for node in nodes) - established(state)}
+    known = reflecting or nodes
+    wanted = {session(node.name, version) for node in known for version in names.FAMILIES}
+    missing = {names.TOR: frozenset(wanted - established(state))}
     for node in nodes:
         up = parse_established(run(in_node(state, node.name, birdc)))
-        missing[node.name] = sessions_of(node, nodes) - up
+        missing[node.name] = sessions_of(node, nodes, reflecting) - up
     words = [f"{name}: {', '.join(sorted(lack))}" for name, lack in missing.items() if lack]
     if words:
         raise LabError(f"missing: {'; '.join(words)}; see `lab exec NODE -- birdc …`")
@@ -283,7 +328,7 @@ def meshed(state: StateDir, count: int) -> bool:
 
 
 def established(state: StateDir) -> set[str]:
-    """Nodes whose session the ToR has up."""
+    """The ToR's sessions that are up, by `tor.session`."""
     try:
         text = run(["birdc", "-s", str(state.tor / "bird.ctl"), "show", "protocols"])
     except LabError:

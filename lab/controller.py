@@ -208,7 +208,7 @@ def view_of(guest: Guest) -> world.GuestView:
     return world.GuestView(
         pod_uid=guest.pod_uid,
         mac=guest.interface.mac,
-        address=guest.address,
+        addresses=guest.addresses,
         targets=frozenset(guest.targets),
         moving=frozenset(guest.moving),
         moved=dict(guest.moved),

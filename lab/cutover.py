@@ -11,7 +11,8 @@ answer either, so on the wire it is the same.
 
 QEMU's announcements (virtio-net, measured on 7.2): five broadcast RARPs of 60 bytes at 0, 50, 200,
 450 and 800 ms whose source is the guest's MAC and which hold no IP address; and, where the guest
-driver has been asked to, gratuitous ARP requests about 26 ms after the first.
+driver has been asked to, about 26 ms after each the guest kernel's own: gratuitous ARP requests,
+and unsolicited neighbour advertisements for its IPv6 address.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from lab import clock
@@ -33,8 +34,10 @@ from lab.rtnl import BridgePorts, PortState, port_state_request
 
 RARP_TIMES_MS = (0, 50, 200, 450, 800)
 GARP_DELAY_MS = 26
-ETH_P_ARP, ETH_P_RARP = 0x0806, 0x8035
+ETH_P_ARP, ETH_P_RARP, ETH_P_IPV6 = 0x0806, 0x8035, 0x86DD
 ARP_REQUEST, RARP_REQUEST_REVERSE = 1, 3
+ICMPV6, ADVERTISEMENT, OVERRIDE = 58, 136, 0x20
+ALL_NODES = IPv6Address("ff02::1")
 FRAME_MIN = 60
 BROADCAST = b"\xff" * 6
 PRIORITY = 30
@@ -45,7 +48,7 @@ status' way through virt-handler and virt-controller take about as long."""
 
 @dataclass(frozen=True, slots=True)
 class Cutover:
-    """What to do. `source` may be empty: a guest that only appears."""
+    """What to do. `source` may be empty: a guest that only appears; so may either address."""
 
     source: str
     target: str
@@ -54,6 +57,7 @@ class Cutover:
     blackout_ms: float = 50.0
     garp: bool = False
     silent: bool = False
+    address6: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +104,34 @@ def garp_frame(mac: str, address: str) -> bytes:
     return BROADCAST + own + struct.pack("!H", ETH_P_ARP) + body + own + ip + bytes(6) + ip
 
 
+def advertisement_frame(mac: str, address: str) -> bytes:
+    """A guest kernel's unsolicited neighbour advertisement (RFC 4861 §7.2.6): to all nodes."""
+    own, ip = _mac_bytes(mac), IPv6Address(address).packed
+    option = struct.pack("!BB", 2, 1) + own  # target link-layer address
+    body = struct.pack("!BBHI", ADVERTISEMENT, 0, 0, OVERRIDE << 24) + ip + option
+    pseudo = ip + ALL_NODES.packed + struct.pack("!II", len(body), ICMPV6)
+    body = body[:2] + struct.pack("!H", checksum(pseudo + body)) + body[4:]
+    head = struct.pack("!IHBB", 6 << 28, len(body), ICMPV6, 255) + ip + ALL_NODES.packed
+    return b"\x33\x33" + ALL_NODES.packed[12:] + own + struct.pack("!H", ETH_P_IPV6) + head + body
+
+
+def checksum(data: bytes) -> int:
+    """The Internet's checksum (RFC 1071) of an even number of bytes."""
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
 def announcements(what: Cutover) -> tuple[tuple[float, bytes], ...]:
     """Frames with their times in ms after the guest appeared, in order."""
     if what.silent:
         return ()
     frames = [(float(at), rarp_frame(what.mac)) for at in RARP_TIMES_MS]
+    own = [garp_frame(what.mac, what.address)] if what.address else []
+    own += [advertisement_frame(what.mac, what.address6)] if what.address6 else []
     if what.garp:
-        garp = garp_frame(what.mac, what.address)
-        frames += [(float(at + GARP_DELAY_MS), garp) for at in RARP_TIMES_MS]
+        frames += [(float(at + GARP_DELAY_MS), frame) for at in RARP_TIMES_MS for frame in own]
     return tuple(sorted(frames, key=lambda item: item[0]))
 
 

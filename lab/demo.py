@@ -22,7 +22,7 @@ from lab.durations import seconds
 from lab.guest_store import PACKET
 from lab.interrupts import interruptible, uninterrupted
 from lab.machine import machine, versions
-from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
+from lab.measure import Wish, await_echo, guest_ips, measure, start_streams
 from lab.nodes import in_netns
 from lab.objects import LabPod, LabVM
 from lab.promises import checks_of
@@ -59,8 +59,10 @@ class Demo:
 
     @property
     def ok(self) -> bool:
-        """Whether the story was told to its end and every promise was checked and held."""
+        """Whether the story was told to its end and every promise was checked and held, in both
+        families."""
         told = len(self.rows) == 2 and len(self.acts) == OPENING + len(STORY)
+        told &= all(row.ipv6 is not None for row in self.rows)
         return told and all(check.ok for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
@@ -143,11 +145,13 @@ def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
         )
     first, second, third = (node.name for node in topology.nodes)
     with demo.timed("pods and a VM"):
-        client_netns, address = _populate(first, second, third)
-        say(f"   VM {VM} has {address} on {first}; a client pod on {third}")
+        client_netns, addresses = _populate(first, second, third)
+        told = " and ".join(addresses.values())
+        say(f"   VM {VM} has {told} on {first}; a client pod on {third}")
     took = demo.durations["pods and a VM"]
-    demo.acts.append(Act("VM created", True, address, first, f"{VM} runs on {first}", took))
-    stream = start_stream(state, address)
+    words = f"{VM} runs on {first} with {told}"
+    demo.acts.append(Act("VM created", True, addresses[4], first, words, took))
+    streams = start_streams(state, addresses)
     try:
         for target in (second, first):
             what = f"live migration to {target}"
@@ -158,7 +162,7 @@ def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
                     topology,
                     wish,
                     client_netns=client_netns,
-                    stream=stream,
+                    streams=streams,
                     convergence_s=seconds(demo.convergence),
                     tell=lambda text: say(f"   {text}"),
                 )
@@ -170,8 +174,9 @@ def _acts(demo: Demo, state: StateDir, blackout_ms: float) -> None:
             say(render(observed))
             demo.checks.append(_pods_talk(client_netns, f"after the migration to {target}"))
     finally:
-        stream.close()
-    _tell(demo, Stage(state, VM, address, (first, second, third), (EXT_NETNS, client_netns)))
+        for stream in streams.values():
+            stream.close()
+    _tell(demo, Stage(state, VM, addresses, (first, second, third), (EXT_NETNS, client_netns)))
     with demo.timed("everything deleted"):
         demo.checks.append(_delete_all(state, topology))
 
@@ -191,15 +196,20 @@ def _tell(demo: Demo, stage: Stage) -> None:
 
 def migrated(observed: Observed, row: Row, took: float) -> Act:
     """A measured migration as an act of the story."""
-    kept = row.phase == "Succeeded" and row.ip_after == row.ip_before and row.tcp_survived
+    families = [row, *([row.ipv6] if row.ipv6 is not None else [])]
+    kept = row.phase == "Succeeded" and all(
+        one.ip_after == one.ip_before and one.tcp_survived for one in families
+    )
     where = observed.target if row.phase == "Succeeded" else observed.source
-    detail = f"{row.network_downtime_ms} ms of the network's beside {row.guest_blackout_ms} ms"
-    detail += " of the guest's; " + (row.tcp_error or f"{row.tcp_lines} TCP lines")
+    downtimes = " and ".join(f"{one.network_downtime_ms} ms" for one in families)
+    lines = " and ".join(one.tcp_error or f"{one.tcp_lines} TCP lines" for one in families)
+    detail = f"{downtimes} of the network's beside {row.guest_blackout_ms} ms of the guest's; "
+    detail += lines
     return Act(f"live migration to {observed.target}", kept, row.ip_after, where, detail, took)
 
 
-def _populate(first: str, second: str, third: str) -> tuple[str, str]:
-    """Make the VM and the pods; returns the client pod's namespace and the VM's address."""
+def _populate(first: str, second: str, third: str) -> tuple[str, dict[int, str]]:
+    """Make the VM and the pods; returns the client pod's namespace and the VM's addresses."""
     for name, node in ((CLIENT, third), ("web-a", first), ("web-b", second)):
         control.create_pod(name, node)
     control.create_vm(VM, first)
@@ -208,10 +218,11 @@ def _populate(first: str, second: str, third: str) -> tuple[str, str]:
         control.await_pod(name)
     vmi = control.await_vm(VM)
     client_netns = names.pod_netns(CLIENT, client.metadata.uid)
-    address = guest_ip(vmi)
+    addresses = guest_ips(vmi)
     for netns in (EXT_NETNS, client_netns):
-        await_echo(address, netns)
-    return client_netns, address
+        for address in addresses.values():
+            await_echo(address, netns)
+    return client_netns, addresses
 
 
 def _pods_talk(client_netns: str, when: str) -> Check:
@@ -219,8 +230,8 @@ def _pods_talk(client_netns: str, when: str) -> Check:
     name = f"ordinary pods talk {when}"
     try:
         for pod in ("web-a", "web-b"):
-            address = control.get(LabPod, pod).status.pod_ip
-            run(in_netns(client_netns, ["ping", "-c", "3", "-i", "0.1", "-W", "1", address]))
+            for one in control.get(LabPod, pod).status.pod_ips:
+                run(in_netns(client_netns, ["ping", "-c", "3", "-i", "0.1", "-W", "1", one.ip]))
     except TortieError as error:
         return Check(name, False, str(error))
     return Check(name, True, "client → web-a, web-b")

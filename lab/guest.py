@@ -1,4 +1,4 @@
-"""The guest's programs: a UDP and a TCP echo server, run in the guest's namespace.
+"""The guest's programs: a UDP and a TCP echo server for both families, in the guest's namespace.
 
 One thread and one epoll set serve both; the process asks for SCHED_FIFO, because a guest that
 waits for the lab's processor would look like a network that lost it.
@@ -22,11 +22,11 @@ CHUNK = 65536
 def serve(port: int, ready: Callable[[], None]) -> None:
     """Echo for ever on UDP and TCP `port`."""
     loop = selectors.EpollSelector()
-    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    udp.bind(("", port))
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    udp = _socket(socket.SOCK_DGRAM)
+    udp.bind(("::", port))
+    listener = _socket(socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("", port))
+    listener.bind(("::", port))
     listener.listen(16)
     loop.register(udp, selectors.EVENT_READ, lambda: _echo_datagrams(udp))
     loop.register(listener, selectors.EVENT_READ, lambda: _accept(loop, listener))
@@ -34,6 +34,13 @@ def serve(port: int, ready: Callable[[], None]) -> None:
     while True:
         for key, _ in loop.select():
             key.data()
+
+
+def _socket(kind: int) -> socket.socket:
+    """One that IPv4 reaches, too, as mapped addresses."""
+    made = socket.socket(socket.AF_INET6, kind | socket.SOCK_NONBLOCK)
+    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made
 
 
 def _echo_datagrams(udp: socket.socket) -> None:

@@ -50,9 +50,14 @@ class Guest:
     kind: str = PACKET
 
     @property
-    def address(self) -> str:
-        """The guest's IPv4 address."""
-        return next(a.split("/")[0] for a in self.interface.addresses if ":" not in a)
+    def addresses(self) -> tuple[str, ...]:
+        """The guest's addresses, IPv4 first."""
+        found = (address.split("/")[0] for address in self.interface.addresses)
+        return tuple(sorted(found, key=lambda address: ":" in address))
+
+    def address(self, version: int) -> str:
+        """Its address of a family, empty for none."""
+        return next((one for one in self.addresses if (":" in one) == (version == 6)), "")
 
 
 class GuestStore:

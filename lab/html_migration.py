@@ -36,18 +36,27 @@ def migration_section(observed: Observed, row: Row, number: int, palette: Palett
         tag("div", charts.cutover_chart(observed, palette), class_="picture"),
         _legend(palette),
         _phases(observed),
-        tag("h3", "The cut-over: 150 ms before and after the sign"),
+        *_of_family(observed, row, palette, ""),
+    ]
+    if observed.ipv6 is not None and row.ipv6 is not None:
+        parts.append(tag("p", _summary(row.ipv6)))
+        parts += _of_family(observed.ipv6, row.ipv6, palette, "IPv6: ")
+    return tag("section", *parts, _moments(observed), class_="migration")
+
+
+def _of_family(observed: Observed, row: Row, palette: Palette, family: str) -> list[Markup]:
+    """The cut-over, the whole run, routes and numbers in one family."""
+    return [
+        tag("h3", f"{family}The cut-over: 150 ms before and after the sign"),
         _picture(charts.zoom_chart(observed, palette), "no sign and no cut-over was seen"),
         _zoom_legend(),
-        tag("h3", "Latency and loss over the whole measurement"),
+        tag("h3", f"{family}Latency and loss over the whole measurement"),
         _picture(charts.run_chart(observed), "no probes were recorded"),
-        tag("h3", "Routes to the VM, read from the kernels"),
+        tag("h3", f"{family}Routes to the VM, read from the kernels"),
         _tables(observed),
-        tag("h3", "In numbers"),
+        tag("h3", f"{family}In numbers"),
         _numbers(row),
-        _moments(observed),
     ]
-    return tag("section", *parts, class_="migration")
 
 
 def _summary(row: Row) -> str:
@@ -146,7 +155,8 @@ def route_words(route: Route) -> str:
     known = {int(proto): proto.name.lower() for proto in RouteProto}
     proto = known.get(int(route.proto), str(int(route.proto)))
     metric = f" metric {route.priority}" if route.priority else ""
-    dst = str(route.dst).removesuffix("/32") if route.dst.prefixlen else "default"
+    dst = str(route.dst).removesuffix(f"/{route.dst.max_prefixlen}")
+    dst = dst if route.dst.prefixlen else "default"
     return f"{kind}{dst}{hop}{dev}{metric} proto {proto}"
 
 

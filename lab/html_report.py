@@ -106,7 +106,7 @@ def _worst(values: Iterable[float | None]) -> float | None:
 
 
 def _figures(page: Page) -> Markup:
-    rows = [row for _, row in page.migrations]
+    rows = [one for _, row in page.migrations for one in (row, row.ipv6) if one is not None]
     addresses = {act.address for act in page.acts if act.address}
     lines = max((row.tcp_lines for row in rows), default=0)
     tcp = f"{lines:,}" if rows and all(row.tcp_survived for row in rows) else "broken"

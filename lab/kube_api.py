@@ -12,6 +12,9 @@ from lab.apiserver import kubeconfig
 from lab.apiserver.server import ApiServer
 from libtortie.signals import set_on
 
+BOOKMARKS_S = 60.0
+"""As the real server's: a hundred agents have a thousand watches, each with bookmarks."""
+
 
 def main() -> None:
     """Serve until SIGTERM or SIGINT."""
@@ -22,7 +25,7 @@ def main() -> None:
     host, _, port = options.listen.rpartition(":")
     ended = threading.Event()
     set_on(ended, signal.SIGTERM, signal.SIGINT)
-    server = ApiServer(host, int(port))
+    server = ApiServer(host, int(port), bookmark_interval=BOOKMARKS_S)
     server.api.hooks.append(Admission(server.api))
     with server:
         document = kubeconfig.render(server.url, server.tokens.users(), None)

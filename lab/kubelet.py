@@ -83,7 +83,8 @@ class Kubelet:
             self._queue.add(uid, delay=2.0)
         watcher = threading.Thread(target=self._watch_sandboxes, args=(stop,))
         watcher.start()
-        for event in follow(self._client, LabPod, stop=stop):
+        own = f"spec.nodeName={self._node.name}"
+        for event in follow(self._client, LabPod, stop=stop, field_selector=own):
             if isinstance(event, Applied | Gone):
                 self._take(event)
         watcher.join()

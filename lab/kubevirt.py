@@ -137,8 +137,8 @@ def _running(vmi: LabVMI, interface: str, guest: GuestView, world: World) -> Pat
     address = {
         "name": interface,
         "mac": guest.mac,
-        "ipAddress": guest.address,
-        "ipAddresses": [guest.address],
+        "ipAddress": guest.addresses[0],
+        "ipAddresses": list(guest.addresses),
         "infoSource": "domain",
     }
     conditions = (Condition(type="Ready", status="True"), *_verdicts(vmi, world))

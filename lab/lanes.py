@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lab import clock, names
-from lab.observers import RouteSeen
-from lab.report import Observed, reverted, zero_ns
+from lab.report import Observed, reverted, routes_seen, zero_ns
 from lab.tables import Tables
 from libtortie.linux.port import Route, RouteType
 
@@ -102,24 +101,27 @@ def _owner(observed: Observed, start: int, end: int) -> Iterator[Segment]:
 
 
 def _routes(observed: Observed, place: str, start: int, end: int) -> Iterator[Segment]:
-    """Which way a kernel sent the guest's packets: its best /32, else its route to the block."""
+    """Which way a kernel sent the guest's packets: its best host route, else its block's."""
     first = next((tables for tables in observed.tables if tables.moment == "before"), None)
     if first is None or place not in first.routes:
         return
     owner = {address: node for node, address in observed.nodes.items()}
+    hostlen = 32 if observed.version == 4 else 128
     hosts = {route.priority: _next_hop(route) for route in _hosts(first, place)}
-    wider = [route for route in first.routes[place] if route.dst.prefixlen < 32]
+    wider = [
+        route for route in first.routes[place] if route.dst.prefixlen < route.dst.max_prefixlen
+    ]
     block = _block_words(wider[0], owner) if wider else ("no route", "unknown", "")
-    since, now = start, _best(hosts, block, owner, place)
-    for event in sorted(observed.seen, key=lambda event: event.t_ns):
-        if not isinstance(event, RouteSeen) or event.where != place:
+    since, now = start, _best(hosts, block, owner, place, hostlen)
+    for event in sorted(routes_seen(observed), key=lambda event: event.t_ns):
+        if event.where != place:
             continue
         hop = event.gateway or event.ifname
         if event.added:
             hosts[event.metric] = hop
         elif hosts.get(event.metric) == hop:
             del hosts[event.metric]
-        then = _best(hosts, block, owner, place)
+        then = _best(hosts, block, owner, place, hostlen)
         if then != now:
             yield Segment(since, max(since, event.t_ns), *now)
             since, now = max(since, event.t_ns), then
@@ -127,7 +129,9 @@ def _routes(observed: Observed, place: str, start: int, end: int) -> Iterator[Se
 
 
 def _hosts(tables: Tables, place: str) -> tuple[Route, ...]:
-    return tuple(route for route in tables.routes[place] if route.dst.prefixlen == 32)
+    return tuple(
+        route for route in tables.routes[place] if route.dst.prefixlen == route.dst.max_prefixlen
+    )
 
 
 def _next_hop(route: Route) -> str:
@@ -135,7 +139,11 @@ def _next_hop(route: Route) -> str:
 
 
 def _best(
-    hosts: dict[int, str], block: tuple[str, str, str], owner: dict[str, str], place: str
+    hosts: dict[int, str],
+    block: tuple[str, str, str],
+    owner: dict[str, str],
+    place: str,
+    hostlen: int,
 ) -> tuple[str, str, str]:
     """Words, kind and colour of what decides."""
     if not hosts:
@@ -145,7 +153,7 @@ def _best(
     raised = "raised" if metric == names.METRIC_ELEVATED else "route"
     if hop not in owner:
         return f"local, metric {metric}", raised, place
-    words = f"/32 via {owner[hop]}"
+    words = f"/{hostlen} via {owner[hop]}"
     return words if place == names.TOR else f"{words}, metric {metric}", "route", owner[hop]
 
 

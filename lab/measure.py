@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lab import clock, control, names
 from lab.children import Child
@@ -30,6 +31,7 @@ from lab.trace import Sample, thin
 from libtortie.errors import TortieError
 from libtortie.model.names import status_file_name
 
+T = TypeVar("T")
 BASELINE_S = 0.5
 AFTER_REVERT_S = 0.5
 REVERT_GRACE_S = 30.0
@@ -39,10 +41,10 @@ UNMEASURED = StreamReport(0, 0, "not measured", 0.0, 0)
 
 @dataclass(slots=True)
 class Witness:
-    """Collects what the observers see, from their thread."""
+    """Collects what the observers see, from their thread; `target_addresses` are by family."""
 
     target: str
-    target_address: str
+    target_addresses: Mapping[int, str]
     others: frozenset[str]
     seen: list[Seen] = field(default_factory=list)
     over: bool = False
@@ -72,21 +74,30 @@ class Witness:
         return any(isinstance(event, FrameSeen) and event.what in SIGNS for event in self.seen)
 
     def followed(self) -> bool:
-        """Whether every kernel sends to the target, and the source's own route is gone."""
-        routes = [event for event in self.seen if isinstance(event, RouteSeen)]
-        switched = {r.where for r in routes if r.added and r.gateway == self.target_address}
+        """Whether every kernel sends to the target, and the source's own routes are gone."""
+        return all(map(self._followed, self.target_addresses))
+
+    def _followed(self, version: int) -> bool:
+        routes, there = self._routes(version), self.target_addresses[version]
+        switched = {r.where for r in routes if r.added and r.gateway == there}
         left = any(not r.added and r.ifname and r.where != self.target for r in routes)
         return left and switched >= self.others
 
     def elevated_gone(self) -> bool:
-        """Whether the target's elevated route has come and gone."""
+        """Whether the target's elevated routes have come and gone."""
+        return all(map(self._reverted, self.target_addresses))
+
+    def _reverted(self, version: int) -> bool:
         return any(
-            isinstance(event, RouteSeen)
-            and (event.where, event.metric) == (self.target, names.METRIC_ELEVATED)
+            (event.where, event.metric) == (self.target, names.METRIC_ELEVATED)
             and event.ifname
             and not event.added
-            for event in self.seen
+            for event in self._routes(version)
         )
+
+    def _routes(self, version: int) -> list[RouteSeen]:
+        routes = (event for event in self.seen if isinstance(event, RouteSeen))
+        return [event for event in routes if event.version == version]
 
 
 @dataclass(slots=True)
@@ -98,13 +109,15 @@ class TableReader:
     """
 
     places: Mapping[str, str]
-    address: str
-    read: list[Tables] = field(default_factory=list)
+    addresses: Mapping[int, str]
+    read: dict[int, list[Tables]] = field(default_factory=dict)
 
     def take(self, moment: str) -> None:
         """Read them all now."""
-        with contextlib.suppress(TortieError):
-            self.read.append(read_tables(moment, self.places, self.address))
+        for version, address in self.addresses.items():
+            with contextlib.suppress(TortieError):
+                found = read_tables(moment, self.places, address)
+                self.read.setdefault(version, []).append(found)
 
     @contextmanager
     def around_cutover(self, witness: Witness) -> Iterator[None]:
@@ -172,8 +185,18 @@ class Wish:
 
 
 def guest_ip(vmi: LabVMI) -> str:
-    """The address a VMI reports."""
+    """The address a VMI reports, its first."""
     return next((one.ip_address for one in vmi.status.interfaces if one.ip_address), "")
+
+
+def guest_ips(vmi: LabVMI) -> dict[int, str]:
+    """The addresses a VMI reports, by family, IPv4 first."""
+    found = {
+        ip_address(text).version: text
+        for one in vmi.status.interfaces
+        for text in reversed(one.ip_addresses)
+    }
+    return dict(sorted(found.items()))
 
 
 def measure(
@@ -182,28 +205,36 @@ def measure(
     wish: Wish,
     *,
     client_netns: str,
-    stream: Child | None,
+    streams: Mapping[int, Child],
     convergence_s: float,
     tell: Callable[[str], None],
     others: Mapping[str, str] | None = None,
 ) -> Observed:
-    """Migrate a VM and return when its route is back to normal (or should have been).
+    """Migrate a VM and return when its routes are back to normal (or should have been).
 
-    It is probed from outside and from a client pod, and from `others`: name and namespace. Without
-    a `stream` nothing is claimed about TCP.
+    It is probed in each of its families, from outside and from a client pod, and from `others`:
+    name and namespace. Without a stream nothing is claimed about a family's TCP.
     """
     before = control.get(LabVMI, wish.vm)
-    guest = guest_ip(before), before.status.interfaces[0].mac
+    addresses, mac = guest_ips(before), before.status.interfaces[0].mac
     started = clock.monotonic()
-    nodes = {node.name: str(node.address.ip) for node in topology.nodes}
+    nodes = {
+        version: {node.name: str(node.ip(version)) for node in topology.nodes}
+        for version in addresses
+    }
+    everybody = {*(node.name for node in topology.nodes), names.TOR}
     witness = Witness(
-        wish.target, nodes[wish.target], frozenset({*nodes, names.TOR} - {wish.target})
+        wish.target,
+        {version: found[wish.target] for version, found in nodes.items()},
+        frozenset(everybody - {wish.target}),
     )
-    tables = TableReader(netns_paths(topology), guest[0])
+    tables = TableReader(netns_paths(topology), addresses)
     course = Course(state.node(wish.target, "run") / "endpoint-status")
+    guest = tuple(addresses.values())
+    places = {names.EXT: names.netns(names.EXT), "client": client_netns, **(others or {})}
     with (
-        start_probes(state, guest[0], {"client": client_netns, **(others or {})}) as probes,
-        start_observers(state, topology, wish.target, guest, witness),
+        start_probes(state, guest, places) as probes,
+        start_observers(state, topology, guest, mac, witness),
         tables.around_cutover(witness),
     ):
         job = control.create_migration(wish.vm, wish.target, wish.annotations())
@@ -214,28 +245,42 @@ def measure(
         threading.Event().wait(AFTER_REVERT_S)
         tables.take("after")
         probed = probes.ask()
-        outcome = StreamReport(**stream.ask()) if stream else UNMEASURED
+        outcomes = {version: StreamReport(**one.ask()) for version, one in streams.items()}
     pod = over.status.migration_state.target_pod
-    observed = Observed(
-        vm=wish.vm,
-        source=before.status.node_name,
-        target=wish.target,
-        target_address=nodes[wish.target],
-        target_pod=pod,
-        ip_before=guest[0],
-        ip_after=guest_ip(control.get(LabVMI, wish.vm)),
-        phase=over.status.phase,
-        stream=outcome,
-        series=series_from_json(probed["series"]),
-        cutover=_cutover(over.metadata.annotations),
-        seen=tuple(witness.seen),
-        log=tuple(agent_log(state, topology, started)),
-        phases=tuple(course.phases),
-        nodes=nodes,
-        tables=tuple(tables.read),
-        policy_ns=course.policy_ns(pod),
-    )
-    return with_traces(observed, samples_from_json(probed["samples"]))
+    after = guest_ips(control.get(LabVMI, wish.vm))
+    series = series_from_json(probed["series"])
+    samples = samples_from_json(probed["samples"])
+    cutover = _cutover(over.metadata.annotations)
+    log = tuple(agent_log(state, topology, started))
+
+    def of_family(version: int, ipv6: Observed | None) -> Observed:
+        def mine(found: Mapping[str, T]) -> dict[str, T]:
+            return {place: found[names.prober(place, version)] for place in places}
+
+        observed = Observed(
+            vm=wish.vm,
+            source=before.status.node_name,
+            target=wish.target,
+            target_address=nodes[version][wish.target],
+            target_pod=pod,
+            ip_before=addresses[version],
+            ip_after=after.get(version, ""),
+            phase=over.status.phase,
+            stream=outcomes.get(version, UNMEASURED),
+            series=mine(series),
+            cutover=cutover,
+            seen=tuple(witness.seen),
+            log=log,
+            phases=tuple(course.phases),
+            nodes=nodes[version],
+            tables=tuple(tables.read.get(version, ())),
+            policy_ns=course.policy_ns(pod),
+            version=version,
+            ipv6=ipv6,
+        )
+        return with_traces(observed, mine(samples))
+
+    return of_family(4, of_family(6, None) if 6 in addresses else None)
 
 
 def with_traces(observed: Observed, samples: Mapping[str, Sequence[Sample]]) -> Observed:
@@ -251,10 +296,11 @@ def netns_paths(topology: Topology) -> dict[str, str]:
     return places
 
 
-def start_probes(state: StateDir, address: str, pods: Mapping[str, str]) -> Child:
-    """Probes from outside the cluster and from namespaces of pods in it."""
-    places = {names.EXT: names.netns(names.EXT), **pods}
-    arguments = ["lab.probes", "--target", f"{address}:{names.ECHO_PORT}"]
+def start_probes(state: StateDir, addresses: Sequence[str], places: Mapping[str, str]) -> Child:
+    """Probes of each address, from namespaces."""
+    arguments = ["lab.probes"]
+    for address in addresses:
+        arguments += ["--target", f"{address}:{names.ECHO_PORT}"]
     for place, netns in places.items():
         arguments += ["--from", f"{place}={names.netns_path(netns)}"]
     return Child(state.ledger, arguments)
@@ -266,14 +312,28 @@ def start_stream(state: StateDir, address: str, netns: str = "") -> Child:
     return Child(state.ledger, arguments, netns=netns or names.netns(names.EXT))
 
 
+def start_streams(
+    state: StateDir, addresses: Mapping[int, str], netns: str = ""
+) -> dict[int, Child]:
+    """A TCP connection to each address, by family."""
+    return {version: start_stream(state, one, netns) for version, one in addresses.items()}
+
+
 def start_observers(
-    state: StateDir, topology: Topology, target: str, guest: tuple[str, str], witness: Witness
+    state: StateDir,
+    topology: Topology,
+    addresses: Sequence[str],
+    mac: str,
+    witness: Witness,
+    *,
+    hold_ms: int = 0,
 ) -> Child:
-    """Frames on the target, routes on all nodes and the ToR."""
+    """Frames on the target, routes on all nodes and the ToR; told at once, or held back."""
     places = netns_paths(topology)
-    address, mac = guest
-    arguments = ["lab.observers", "--address", address, "--mac", mac]
-    arguments += ["--frames", f"{target}={places[target]}"]
+    arguments = ["lab.observers", "--mac", mac, "--hold-ms", str(hold_ms)]
+    for address in addresses:
+        arguments += ["--address", address]
+    arguments += ["--frames", f"{witness.target}={places[witness.target]}"]
     for place, path in places.items():
         arguments += ["--routes", f"{place}={path}"]
     return Child(state.ledger, arguments, tell=witness.tell)

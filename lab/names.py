@@ -6,9 +6,16 @@ under its state directory, so that `lab down` can find all of it without having 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 from pathlib import Path
 
 PREFIX = "tlab-"
@@ -19,16 +26,29 @@ CLUSTER_SUBNET = IPv4Network("172.31.0.0/24")
 EXT_SUBNET = IPv4Network("172.31.1.0/24")
 POOL = IPv4Network("10.65.0.0/16")
 BLOCK_SIZE = 26
+CLUSTER_SUBNET6 = IPv6Network("fd00:172:31::/64")
+EXT_SUBNET6 = IPv6Network("fd00:172:31:1::/64")
+POOL6 = IPv6Network("fd00:10:65::/64")
+BLOCK_SIZE6 = 122
+FAMILIES = {4: "IPv4", 6: "IPv6"}
 TOR_ADDRESS = IPv4Address("172.31.0.1")
+TOR_ADDRESS6 = CLUSTER_SUBNET6[1]
+TOR_ADDRESSES = (TOR_ADDRESS, TOR_ADDRESS6)
 API_ADDRESS = IPv4Address("172.31.0.10")
 API_PORT = 6443
 EXT_ADDRESS = IPv4Address("172.31.1.2")
+EXT_ADDRESS6 = EXT_SUBNET6[2]
 CLUSTER_AS = 64512
 TOR_AS = 65000
 ECHO_PORT = 7
-MAX_NODES = 9
+MAX_NODES = 100
 POLICY_TIMEOUT_S = 10
 """How long ADD waits for policy before the pod starts without."""
+
+REFLECTOR_CLUSTER = "244.0.0.1"
+"""The cluster id of the lab's route reflectors."""
+REFLECTOR_LABEL = "route-reflector"
+"""Nodes that have it are the others' reflectors."""
 
 METRIC_NORMAL = 1024
 METRIC_ELEVATED = 512
@@ -59,11 +79,16 @@ class LabNode:
 
     name: str
     address: IPv4Interface
+    address6: IPv6Interface
 
     @property
     def netns(self) -> str:
         """Its network namespace's name."""
         return netns(self.name)
+
+    def ip(self, version: int) -> IPv4Address | IPv6Address:
+        """Its own address of a family."""
+        return self.address.ip if version == 4 else self.address6.ip
 
 
 def netns(part: str) -> str:
@@ -97,14 +122,30 @@ def cable(pod_uid: str) -> str:
 
 
 def lab_nodes(count: int) -> tuple[LabNode, ...]:
-    """`node1` … `nodeN` at .11 and up. Raises `ValueError` outside 1..9."""
+    """`node1` … `nodeN` at .11 and ::11 and up. Raises `ValueError` outside 1 … `MAX_NODES`."""
     if not 1 <= count <= MAX_NODES:
         raise ValueError(f"a lab has 1 to {MAX_NODES} nodes, not {count}")
-    first = CLUSTER_SUBNET.network_address + 10
+    four, six = CLUSTER_SUBNET, CLUSTER_SUBNET6
     return tuple(
-        LabNode(f"node{n}", IPv4Interface(f"{first + n}/{CLUSTER_SUBNET.prefixlen}"))
+        LabNode(
+            f"node{n}",
+            IPv4Interface(f"{four[10 + n]}/{four.prefixlen}"),
+            IPv6Interface(f"{six[0x10 + n]}/{six.prefixlen}"),
+        )
         for n in range(1, count + 1)
     )
+
+
+def reflectors(nodes: Sequence[LabNode], count: int) -> tuple[LabNode, ...]:
+    """The nodes that reflect: the first so many. Raises `ValueError` for one that is not there."""
+    if not 0 <= count <= len(nodes):
+        raise ValueError(f"{count} of {len(nodes)} nodes cannot be route reflectors")
+    return tuple(nodes[:count])
+
+
+def prober(place: str, version: int) -> str:
+    """What a prober of a place is called that probes in one family."""
+    return place if version == 4 else f"{place} ({FAMILIES[version]})"
 
 
 def api_url() -> str:

@@ -18,19 +18,22 @@ import selectors
 import socket
 import struct
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 
 from lab import clock, rtnl
 from lab.probes import SO_TIMESTAMPNS
 from libtortie.linux.netns import Netns
+from libtortie.model.ipam import IPAddress
 
 PRIORITY = 28
 SO_ATTACH_FILTER = 26
 ETH_P_ALL = 3
 PACKET_OUTGOING = 4
 ETH_P_IP, ETH_P_IPV6, ETH_P_ARP, ETH_P_RARP = 0x0800, 0x86DD, 0x0806, 0x8035
+ICMPV6, ADVERTISEMENT, SOLICITED = 58, 136, 0x40
 RT_TABLE_MAIN = 254
 
 
@@ -47,7 +50,7 @@ class FrameSeen:
 
 @dataclass(frozen=True, slots=True)
 class RouteSeen:
-    """A /32 of the guest changed in some namespace's main table."""
+    """A host route of the guest changed in some namespace's main table."""
 
     t_ns: int
     where: str
@@ -56,23 +59,36 @@ class RouteSeen:
     gateway: str
     ifname: str
     proto: int
+    version: int = 4
     kind: str = "route"
 
 
 Seen = FrameSeen | RouteSeen
 
 
-def classify(frame: bytes, address: IPv4Address) -> str:
-    """`rarp`, `garp`, `arp`, `ip` or `other` (IPv6 and the rest) for a frame of the guest."""
+def classify(frame: bytes, addresses: Sequence[IPAddress]) -> str:
+    """`rarp`, `garp`, `arp`, `ip`, `na` (an unsolicited neighbour advertisement), `ip6` or `other`
+    for a frame of the guest."""
+    ours = [address.packed for address in addresses]
     ethertype = int.from_bytes(frame[12:14], "big")
     if ethertype == ETH_P_RARP:
         return "rarp"
     if ethertype == ETH_P_ARP:
-        gratuitous = frame[28:32] == frame[38:42] == address.packed
+        gratuitous = frame[28:32] == frame[38:42] and frame[28:32] in ours
         return "garp" if gratuitous else "arp"
-    if ethertype == ETH_P_IP and frame[26:30] == address.packed:
+    if ethertype == ETH_P_IP and frame[26:30] in ours:
         return "ip"
-    return "other"
+    if ethertype == ETH_P_IPV6 and _advertises(frame[14:], ours):
+        return "na"
+    return "ip6" if ethertype == ETH_P_IPV6 and frame[22:38] in ours else "other"
+
+
+def _advertises(packet: bytes, ours: Sequence[bytes]) -> bool:
+    """Whether IPv6 says of one of our addresses, unasked, where it is."""
+    body = packet[40:]
+    if len(body) < 24 or packet[6] != ICMPV6 or body[0] != ADVERTISEMENT or body[4] & SOLICITED:
+        return False
+    return body[8:24] in ours
 
 
 def mac_filter(mac: str) -> bytes:
@@ -113,17 +129,20 @@ def open_sniffer(netns: str, mac: str) -> socket.socket:
 
 
 class Sniffer:
-    """Reports the first frame of each kind, and stops at the first IP frame."""
+    """Reports the first frame of each kind, and stops when there was an IP frame of each family."""
 
-    def __init__(self, sock: socket.socket, where: str, address: IPv4Address, offset: int) -> None:
+    def __init__(
+        self, sock: socket.socket, where: str, addresses: Sequence[IPAddress], offset: int
+    ) -> None:
         self.sock = sock
         self._where = where
-        self._address = address
+        self._addresses = addresses
+        self._last = {"ip" if address.version == 4 else "ip6" for address in addresses}
         self._offset = offset
         self._known: set[str] = set()
 
     def read(self) -> list[Seen]:
-        """Everything new. After the first IP frame the rest of the traffic is of no interest."""
+        """Everything new. After the first IP frames the rest of the traffic is of no interest."""
         out: list[Seen] = []
         while True:
             try:
@@ -131,12 +150,12 @@ class Sniffer:
             except BlockingIOError:
                 return out
             ifname, kind = sender[0], sender[2]
-            what = classify(frame, self._address)
+            what = classify(frame, self._addresses)
             if kind == PACKET_OUTGOING or what in self._known:
                 continue
             self._known.add(what)
             out.append(FrameSeen(self._stamp(control), self._where, what, ifname))
-            if what == "ip":
+            if self._last <= self._known:
                 self.sock.close()
                 return out
 
@@ -149,12 +168,12 @@ class Sniffer:
 
 
 class Monitor:
-    """Reports changes of one /32 in one namespace."""
+    """Reports changes of host routes to a guest's addresses in one namespace."""
 
-    def __init__(self, netns: str, where: str, address: IPv4Address) -> None:
+    def __init__(self, netns: str, where: str, addresses: Sequence[IPAddress]) -> None:
         self._netns = netns
         self._where = where
-        self._dst = str(address)
+        self._hosts = {(str(address), address.max_prefixlen) for address in addresses}
         self.sock = Netns().call(netns, rtnl.route_monitor)
         self._names: dict[int, str] = {}
 
@@ -168,8 +187,8 @@ class Monitor:
                 return out
             now = clock.monotonic()
             for change in rtnl.parse_route_changes(data):
-                ours = (change.dst, change.prefixlen, change.table)
-                if ours == (self._dst, 32, RT_TABLE_MAIN):
+                host = (change.dst, change.prefixlen)
+                if host in self._hosts and change.table == RT_TABLE_MAIN:
                     out.append(self._seen(change, now))
 
     def _seen(self, change: rtnl.RouteChange, now: int) -> RouteSeen:
@@ -181,6 +200,7 @@ class Monitor:
             change.gateway,
             "" if change.gateway else self._name(change.ifindex),
             change.proto,
+            ip_address(change.dst).version,
         )
 
     def _name(self, ifindex: int) -> str:
@@ -194,7 +214,44 @@ class Monitor:
         return self._names[ifindex]
 
 
-def watch(sniffer: Sniffer, monitors: list[Monitor], tell: Callable[[Seen], None]) -> None:
+class Holder:
+    """Tells nothing before `hold_s` seconds have passed since the first of it was seen: telling
+    takes the processor from those who are watched."""
+
+    def __init__(
+        self,
+        tell: Callable[[Seen], None],
+        hold_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tell = tell
+        self._hold_s = hold_s
+        self._now = now
+        self._held: list[Seen] = []
+        self._due = 0.0
+
+    def take(self, event: Seen) -> None:
+        """One more; told at once where nothing is held back."""
+        if not self._hold_s:
+            self._tell(event)
+            return
+        if not self._held:
+            self._due = self._now() + self._hold_s
+        self._held.append(event)
+
+    def patience(self) -> float | None:
+        """Seconds until `release` has something to do; None: nothing is held."""
+        return max(0.0, self._due - self._now()) if self._held else None
+
+    def release(self, *, whatever: bool = False) -> None:
+        """Tell what is due, or `whatever` is held."""
+        if self._held and (whatever or self._now() >= self._due):
+            for event in self._held:
+                self._tell(event)
+            self._held.clear()
+
+
+def watch(sniffer: Sniffer, monitors: list[Monitor], holder: Holder) -> None:
     """Report until stdin ends."""
     loop = selectors.DefaultSelector()
     loop.register(sys.stdin, selectors.EVENT_READ)
@@ -202,22 +259,25 @@ def watch(sniffer: Sniffer, monitors: list[Monitor], tell: Callable[[Seen], None
     for monitor in monitors:
         loop.register(monitor.sock, selectors.EVENT_READ, monitor)
     while True:
-        for key, _ in loop.select():
+        for key, _ in loop.select(holder.patience()):
             if key.data is None:
+                holder.release(whatever=True)
                 return
             for event in key.data.read():
-                tell(event)
+                holder.take(event)
             if key.data is sniffer and sniffer.sock.fileno() < 0:
                 loop.unregister(key.fileobj)
+        holder.release()
 
 
 def main() -> None:
     """`python -m lab.observers --address IP --mac MAC --frames NAME=NETNS --routes …`."""
     parser = argparse.ArgumentParser(description="watch a guest's frames and routes")
-    parser.add_argument("--address", required=True, type=IPv4Address)
+    parser.add_argument("--address", action="append", required=True, type=ip_address)
     parser.add_argument("--mac", required=True)
     parser.add_argument("--frames", required=True)
     parser.add_argument("--routes", action="append", required=True)
+    parser.add_argument("--hold-ms", type=int, default=0, help="tell so much later, all at once")
     args = parser.parse_args()
     where, path = args.frames.split("=", 1)
     sniffer = Sniffer(open_sniffer(path, args.mac), where, args.address, clock.realtime_offset())
@@ -227,7 +287,8 @@ def main() -> None:
     ]
     clock.be_punctual(PRIORITY)
     print(json.dumps({"ready": True}), flush=True)
-    watch(sniffer, monitors, lambda event: print(json.dumps(asdict(event)), flush=True))
+    holder = Holder(lambda event: print(json.dumps(asdict(event)), flush=True), args.hold_ms / 1000)
+    watch(sniffer, monitors, holder)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ from lab.tools import LabError, ip_batch, run, set_sysctls
 from libtortie.linux.netns import Netns
 
 POD_BRIDGE = "k6t-eth0"
-GATEWAY = "169.254.1.1"
+GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::ecee:eeff:feee:eeee"
+"""A pod's next hops: IPv6's is the link-local address of the node's end."""
 SETTLE_S = 60.0
 
 
@@ -94,6 +95,7 @@ def make_guest(hypervisor: str, guest: str, eth0: PodInterface) -> None:
         run(["ip", "netns", "add", name])
     set_sysctls(hypervisor, {"net.ipv6.conf.all.disable_ipv6": "1"})
     set_sysctls(hypervisor, {"net.ipv6.conf.default.disable_ipv6": "1"})
+    set_sysctls(guest, GUEST_SETTINGS)
     ip_batch(
         hypervisor,
         (
@@ -105,16 +107,28 @@ def make_guest(hypervisor: str, guest: str, eth0: PodInterface) -> None:
             "link set guest type bridge_slave learning off",
         ),
     )
-    ip_batch(
-        guest,
-        (
-            "link set lo up",
-            f"link set eth0 mtu {eth0.mtu} up",
-            *(f"addr add {address} dev eth0" for address in eth0.addresses if ":" not in address),
-            f"route add {GATEWAY} dev eth0 scope link",
-            f"route add default via {GATEWAY} dev eth0",
-        ),
-    )
+    ip_batch(guest, plan_guest(eth0))
+
+
+GUEST_SETTINGS = {
+    f"net.ipv6.conf.{where}.{key}": "0"
+    for where in ("all", "default")
+    for key in ("accept_dad", "accept_ra", "router_solicitations")
+}
+"""The guest's by right, its address is to answer at once; and nobody advertises routers here."""
+
+
+def plan_guest(eth0: PodInterface) -> tuple[str, ...]:
+    """`ip` commands, inside the guest, that give it the pod's addresses and gateways."""
+    lines = ["link set lo up", f"link set eth0 mtu {eth0.mtu} up"]
+    lines += [f"addr add {address} dev eth0" for address in eth0.addresses]
+    families = {6 if ":" in address else 4 for address in eth0.addresses}
+    if 4 in families:
+        lines.append(f"route add {GATEWAY} dev eth0 scope link")
+        lines.append(f"route add default via {GATEWAY} dev eth0")
+    if 6 in families:
+        lines.append(f"route add ::/0 via {GATEWAY6} dev eth0")
+    return tuple(lines)
 
 
 def lay_cable(hypervisor: str, cable: str, pod: str, mtu: int) -> None:

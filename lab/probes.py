@@ -1,8 +1,8 @@
 """UDP probes: one numbered datagram every millisecond from each of several places.
 
-One process serves all places (sockets keep the namespace they were opened in), because two cores
-are shared with everything that is measured. Sending times are read by this process, receiving
-times are the kernel's (SO_TIMESTAMPNS), both on CLOCK_MONOTONIC.
+One process serves all places and families (sockets keep the namespace they were opened in), because
+two cores are shared with everything that is measured. Sending times are read by this process,
+receiving times are the kernel's (SO_TIMESTAMPNS), both on CLOCK_MONOTONIC.
 
 A prober that loses the processor would see an outage of its own making. So its sending times are
 evidence too: the part of a gap in which no probe was on its way is `own_stall`, reported and taken
@@ -21,9 +21,10 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from ipaddress import ip_address
 from itertools import pairwise
 
-from lab import clock
+from lab import clock, names
 from lab.trace import LOST, Sample
 from libtortie.linux.netns import Netns
 
@@ -194,7 +195,8 @@ def open_probe(netns: str, target: tuple[str, int]) -> socket.socket:
     """A connected, non-blocking UDP socket in a namespace, with the kernel's time stamps."""
 
     def work() -> socket.socket:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         sock.connect(target)
         return sock
@@ -252,17 +254,23 @@ def samples_from_json(
 
 
 def main() -> None:
-    """`python -m lab.probes --target IP:PORT --from NAME=NETNS_PATH …`."""
+    """`python -m lab.probes --target IP:PORT … --from NAME=NETNS_PATH …`.
+
+    A prober is called after its place, and by `names.prober` where it probes IPv6.
+    """
     parser = argparse.ArgumentParser(description="probe a guest from several namespaces")
-    parser.add_argument("--target", required=True)
+    parser.add_argument("--target", action="append", required=True)
     parser.add_argument("--from", dest="places", action="append", required=True)
     parser.add_argument("--interval-us", type=int, default=1000)
     args = parser.parse_args()
-    host, _, port = args.target.rpartition(":")
     places = dict(place.split("=", 1) for place in args.places)
     offset = clock.realtime_offset()
     probers = {
-        name: Prober(open_probe(path, (host, int(port))), offset) for name, path in places.items()
+        names.prober(name, ip_address(host).version): Prober(
+            open_probe(path, (host, int(port))), offset
+        )
+        for host, _, port in (target.rpartition(":") for target in args.target)
+        for name, path in places.items()
     }
     clock.be_punctual(PRIORITY)
     print(json.dumps({"ready": True}), flush=True)

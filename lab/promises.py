@@ -27,18 +27,24 @@ def tcp_gap_max_ms(blackout_ms: float) -> float:
 
 
 def checks_of(row: Row, convergence_s: float) -> list[Check]:
-    """The promises of one migration."""
+    """The promises of one migration, of each family what can be kept in one and broken in the
+    other."""
+    succeeded = Check("migration succeeded", row.phase == "Succeeded", row.phase)
     where = f"{row.source_node} → {row.target_node}"
-    found = (*_vm(row), *_traffic(row), *_routes(row, convergence_s), _policy(row))
-    return [Check(f"{where}: {one.name}", one.ok, one.detail) for one in found]
+    found = {where: (succeeded, *_of_family(row, convergence_s), _policy(row))}
+    if row.ipv6 is not None:
+        found[f"{where}, IPv6"] = _of_family(row.ipv6, convergence_s)
+    return [
+        Check(f"{place}: {one.name}", one.ok, one.detail)
+        for place, checks in found.items()
+        for one in checks
+    ]
 
 
-def _vm(row: Row) -> tuple[Check, ...]:
+def _of_family(row: Row, convergence_s: float) -> tuple[Check, ...]:
     same = bool(row.ip_before) and row.ip_before == row.ip_after
-    return (
-        Check("migration succeeded", row.phase == "Succeeded", row.phase),
-        Check("same address", same, f"{row.ip_before} → {row.ip_after}"),
-    )
+    address = Check("same address", same, f"{row.ip_before} → {row.ip_after}")
+    return (address, *_traffic(row), *_routes(row, convergence_s))
 
 
 def _traffic(row: Row) -> tuple[Check, ...]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.plumbing import GATEWAY, GATEWAY6
 from lab.tools import LabError
 
 BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -22,8 +23,6 @@ KERNEL_DIRECTORY = BUILD / "guest"
 """Where `scripts/guest_kernel.sh` puts `vmlinuz` and the modules."""
 ECHO = BUILD / "guest-echo"
 """`guest_echo.c`, compiled."""
-GATEWAY, GATEWAY6 = "169.254.1.1", "fe80::ecee:eeff:feee:eeee"
-"""A pod's next hops: IPv6's is the link-local address of the node's end."""
 MODULES = (
     "failover",
     "net_failover",

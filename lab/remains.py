@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from ipaddress import IPv4Network
+from ipaddress import ip_network
 
 from lab import names
 from lab.datastore import with_store
@@ -42,21 +42,23 @@ def _on_node(node: names.LabNode) -> list[str]:
 
 
 def _host_routes(netns: str, where: str) -> list[str]:
-    routes = json.loads(run(["ip", "-n", netns, "-j", "route", "show", "table", "main"]))
-    return [
-        f"{where}: route {route['dst']} metric {route.get('metric', 0)}"
-        for route in routes
-        if route["dst"] != "default"
-        and (network := IPv4Network(route["dst"])).prefixlen == 32
-        and network.subnet_of(names.POOL)
-    ]
+    found = []
+    for family, pool in (("-4", names.POOL), ("-6", names.POOL6)):
+        command = ["ip", "-n", netns, "-j", family, "route", "show", "table", "main"]
+        for route in json.loads(run(command) or "[]"):
+            dst = ip_network("::/0" if route["dst"] == "default" else route["dst"])
+            host = dst.prefixlen == pool.max_prefixlen and dst.network_address in pool
+            if host and route.get("protocol") != "kernel":  # that is a tunnel's own address
+                found.append(f"{where}: route {route['dst']} metric {route.get('metric', 0)}")
+    return found
 
 
 def _stored(store: Datastore) -> list[str]:
     found = [f"handle {record.key}" for record in store.list(Handles()).records]
     endpoints = store.list(Resources(Kind.WORKLOAD_ENDPOINT)).records
     found += [f"endpoint {record.key}" for record in endpoints]
-    for record in store.list(Blocks(4)).records:
+    blocks = [*store.list(Blocks(4)).records, *store.list(Blocks(6)).records]
+    for record in blocks:
         if isinstance(record.value, Block) and (used := used_addresses(record.value)):
             found.append(f"block {record.value.cidr}: {used} addresses")
     return found

@@ -7,7 +7,7 @@ Pure. All times are CLOCK_MONOTONIC in ns until they become milliseconds here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,8 +25,8 @@ DOWNTIME_MAX_MS = 50.0
 IN_FLIGHT_NS = 5 * clock.NS_PER_MS
 """A probe sent so long before the guest stops may still be lost with it."""
 
-SIGNS = ("rarp", "garp", "ip")
-OWN_FRAMES = ("garp", "arp", "ip")
+SIGNS = ("rarp", "garp", "ip", "na", "ip6")
+OWN_FRAMES = ("garp", "arp", "ip", "na", "ip6")
 """What a guest's own kernel sends; RARP is QEMU's."""
 
 
@@ -42,7 +42,9 @@ class LogEvent:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One migration, as seen from everywhere. `nodes` gives the address of each node.
+    """One migration, as seen from everywhere, in one family. `nodes` gives each node's address.
+
+    A guest with IPv6, too, has `ipv6`: the same migration in that family.
 
     `policy_ns` is when the target pod's endpoint-status file appeared, by the kernel's time stamp
     (which may be one tick early), None when it was never there.
@@ -66,6 +68,8 @@ class Observed:
     traces: Mapping[str, Trace] = field(default_factory=dict)
     tables: tuple[Tables, ...] = ()
     policy_ns: int | None = None
+    version: int = 4
+    ipv6: Observed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Row:
     `network_downtime_ms` is the worst silence of any prober without its overlap with the guest's
     pause, `other_holes_ms` a prober's other silences over 5 ms, counted likewise.
     `probes_lost_outside` were lost neither in the guest's pause nor within `DOWNTIME_MAX_MS` after.
+    Addresses, connection, probers and routes are one family's; `ipv6` has the other's.
     """
 
     vm: str
@@ -133,6 +138,7 @@ class Row:
     qemu_stopped_ms: float | None = None
     qemu_downtime_ms: float | None = None
     qemu_total_ms: float | None = None
+    ipv6: Row | None = None
 
 
 def first_sign(observed: Observed) -> FrameSeen | None:
@@ -153,11 +159,16 @@ def zero_ns(observed: Observed) -> int | None:
     return observed.cutover.plugged_ns if observed.cutover else None
 
 
+def routes_seen(observed: Observed) -> Iterator[RouteSeen]:
+    """The changes of the family's routes."""
+    for event in observed.seen:
+        if isinstance(event, RouteSeen) and event.version == observed.version:
+            yield event
+
+
 def _routes(observed: Observed, where: str, *, added: bool) -> Iterable[RouteSeen]:
     return (
-        event
-        for event in observed.seen
-        if isinstance(event, RouteSeen) and event.where == where and event.added is added
+        event for event in routes_seen(observed) if event.where == where and event.added is added
     )
 
 
@@ -180,8 +191,8 @@ def tor_switch(observed: Observed) -> RouteSeen | None:
 def final_metrics(observed: Observed) -> tuple[int, ...]:
     """Metrics of the guest's local routes on the target at the end, best first."""
     present: set[int] = set()
-    for event in sorted(observed.seen, key=lambda event: event.t_ns):
-        if not isinstance(event, RouteSeen) or event.where != observed.target or not event.ifname:
+    for event in sorted(routes_seen(observed), key=lambda event: event.t_ns):
+        if event.where != observed.target or not event.ifname:
             continue
         if event.added:
             present.add(event.metric)
@@ -316,6 +327,7 @@ def row_of(observed: Observed) -> Row:
         qemu_stopped_ms=cutover.blackout_ms if cutover and cutover.qemu_total_ms else None,
         qemu_downtime_ms=cutover.qemu_downtime_ms if cutover else None,
         qemu_total_ms=cutover.qemu_total_ms if cutover else None,
+        ipv6=row_of(observed.ipv6) if observed.ipv6 else None,
     )
 
 

@@ -13,11 +13,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from ipaddress import ip_address
 
 from libtortie.errors import KernelError
 
 NETLINK_ROUTE = 0
-RTMGRP_IPV4_ROUTE = 0x40
+RTMGRP_ROUTES = 0x40 | 0x400
+"""Of both families."""
 RTM_NEWROUTE, RTM_DELROUTE, RTM_SETLINK = 24, 25, 19
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_TABLE = 1, 4, 5, 6, 15
 NLM_F_REQUEST_ACK = 5
@@ -27,6 +29,7 @@ NLMSG_ERROR = 2
 _HEADER = struct.Struct("=IHHII")
 _RTMSG = struct.Struct("=8BI")
 _ATTR = struct.Struct("=HH")
+_ADDRESS_SIZES = {socket.AF_INET: 4, socket.AF_INET6: 16}
 
 
 class PortState(IntEnum):
@@ -38,7 +41,7 @@ class PortState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RouteChange:
-    """One IPv4 route message; `gateway` is empty for an on-link route."""
+    """One route message; `gateway` is empty for an on-link route."""
 
     added: bool
     dst: str
@@ -51,10 +54,10 @@ class RouteChange:
 
 
 def route_monitor() -> socket.socket:
-    """A socket that hears every IPv4 route change of the current namespace."""
+    """A socket that hears every route change of the current namespace."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, NETLINK_ROUTE)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    sock.bind((0, RTMGRP_IPV4_ROUTE))
+    sock.bind((0, RTMGRP_ROUTES))
     return sock
 
 
@@ -76,18 +79,21 @@ def _route(added: bool, body: bytes) -> RouteChange | None:
     if len(body) < _RTMSG.size:
         return None
     family, prefixlen, _, _, table, proto, _, _, _ = _RTMSG.unpack_from(body)
-    if family != socket.AF_INET:
+    size = _ADDRESS_SIZES.get(family)
+    if size is None:
         return None
     attrs = dict(_attributes(body[_RTMSG.size :]))
     number = {kind: int.from_bytes(value, "little") for kind, value in attrs.items()}
-    gateway = attrs.get(RTA_GATEWAY, b"")
+    dst, gateway = attrs.get(RTA_DST, bytes(size)), attrs.get(RTA_GATEWAY, b"")
+    if len(dst) != size:
+        return None
     return RouteChange(
         added=added,
-        dst=socket.inet_ntoa(attrs.get(RTA_DST, bytes(4))),
+        dst=str(ip_address(dst)),
         prefixlen=prefixlen,
         metric=number.get(RTA_PRIORITY, 0),
         ifindex=number.get(RTA_OIF, 0),
-        gateway=socket.inet_ntoa(gateway) if len(gateway) == 4 else "",
+        gateway=str(ip_address(gateway)) if len(gateway) == size else "",
         proto=proto,
         table=number.get(RTA_TABLE, table),
     )

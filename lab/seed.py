@@ -5,43 +5,36 @@ Pure values: Calico resources for the datastore, the agents' configuration, Kube
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lab import names
 from lab.certificates import agent_keys
-from libtortie.model.keys import Kind, ResourceKey
+from libtortie.model.keys import IPNetwork, Kind, ResourceKey
 from libtortie.model.resources import Resource, parse_resource
 from tortiectl.kubevirt.objects import ANNOTATION_BRIDGE
 
 ResourceSeed = tuple[ResourceKey, Resource]
+ANNOTATION_CLUSTER = "projectcalico.org/RouteReflectorClusterID"
+"""On a core Node: where the datastore is the API, this makes it a route reflector."""
 NEVER, ALWAYS, CROSS_SUBNET = VXLAN_MODES = ("Never", "Always", "CrossSubnet")
 
 
-def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
-    """Pool, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
-    pool's `vxlanMode`."""
+def resources(
+    convergence: str, vxlan: str = NEVER, *, reflected: bool = False
+) -> tuple[ResourceSeed, ...]:
+    """Pools, BGP and agent settings. `convergence` is a Go duration such as `8s`, `vxlan` the
+    pools' `vxlanMode`; `reflected`: BGP by route reflectors, no mesh."""
     specs: tuple[tuple[Kind, str, dict[str, Any]], ...] = (
         (Kind.CLUSTER_INFORMATION, "default", {"datastoreReady": True, "clusterType": "k8s,bgp"}),
-        (
-            Kind.IP_POOL,
-            "default-ipv4-ippool",
-            {
-                "cidr": str(names.POOL),
-                "blockSize": names.BLOCK_SIZE,
-                "natOutgoing": False,
-                "ipipMode": "Never",
-                "vxlanMode": vxlan,
-                "nodeSelector": "all()",
-                "allowedUses": ["Workload", "Tunnel"],
-            },
-        ),
+        (Kind.IP_POOL, "default-ipv4-ippool", _pool(names.POOL, names.BLOCK_SIZE, vxlan)),
+        (Kind.IP_POOL, "default-ipv6-ippool", _pool(names.POOL6, names.BLOCK_SIZE6, vxlan)),
         (
             Kind.BGP_CONFIGURATION,
             "default",
-            {"asNumber": names.CLUSTER_AS, "nodeToNodeMeshEnabled": True},
+            {"asNumber": names.CLUSTER_AS, "nodeToNodeMeshEnabled": not reflected},
         ),
-        (Kind.BGP_PEER, "tor", {"peerIP": str(names.TOR_ADDRESS), "asNumber": names.TOR_AS}),
+        *_peers(reflected=reflected),
         (
             Kind.FELIX_CONFIGURATION,
             "default",
@@ -49,6 +42,47 @@ def resources(convergence: str, vxlan: str = NEVER) -> tuple[ResourceSeed, ...]:
         ),
     )
     return tuple(_resource(kind, name, spec) for kind, name, spec in specs)
+
+
+def _peers(*, reflected: bool) -> Iterator[tuple[Kind, str, dict[str, Any]]]:
+    """The ToR is every node's peer, or the reflectors'; they tell it the nodes' own addresses."""
+    selected = f"has({names.REFLECTOR_LABEL})"
+    of_reflectors = {"nodeSelector": selected, "nextHopMode": "Keep"} if reflected else {}
+    for name, address in zip(("tor", "tor-v6"), names.TOR_ADDRESSES, strict=True):
+        tor = {"peerIP": str(address), "asNumber": names.TOR_AS}
+        yield Kind.BGP_PEER, name, tor | of_reflectors
+    if reflected:
+        yield Kind.BGP_PEER, "reflectors", {"nodeSelector": "all()", "peerSelector": selected}
+
+
+def reflector(node: names.LabNode) -> ResourceSeed:
+    """The Node of a route reflector, before its agent has said what it knows of it."""
+    name = ResourceKey(Kind.NODE, node.name)
+    body = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": Kind.NODE.value,
+        "metadata": {"name": node.name, "labels": {names.REFLECTOR_LABEL: "true"}},
+        "spec": {
+            "bgp": {
+                "ipv4Address": str(node.address),
+                "ipv6Address": str(node.address6),
+                "routeReflectorClusterID": names.REFLECTOR_CLUSTER,
+            }
+        },
+    }
+    return name, parse_resource(Kind.NODE, body)
+
+
+def _pool(cidr: IPNetwork, block_size: int, vxlan: str) -> dict[str, Any]:
+    return {
+        "cidr": str(cidr),
+        "blockSize": block_size,
+        "natOutgoing": False,
+        "ipipMode": "Never",
+        "vxlanMode": vxlan,
+        "nodeSelector": "all()",
+        "allowedUses": ["Workload", "Tunnel"],
+    }
 
 
 def _resource(kind: Kind, name: str, spec: dict[str, Any]) -> ResourceSeed:
@@ -66,6 +100,7 @@ def agent_config(node: names.LabNode, datastore: Mapping[str, Any]) -> dict[str,
     return {
         "nodename": node.name,
         "ip": str(node.address),
+        "ip6": str(node.address6),
         **datastore,
         "k8s_api_root": names.api_url(),
         **agent_keys(),
@@ -82,23 +117,32 @@ def conflist_settings(node: names.LabNode, datastore: Mapping[str, Any]) -> dict
         **datastore,
         "kubernetes": {"k8s_api_root": names.api_url()},
         "policy": {"type": "k8s"},
+        "ipam": {"type": "tortie-ipam", "assign_ipv6": "true"},
         "policy_setup_timeout_seconds": names.POLICY_TIMEOUT_S,
         "log_file_path": "/var/log/tortie/cni.log",
     }
 
 
-def kube_node(node: names.LabNode) -> dict[str, Any]:
-    """A core Node, as kubelet and virt-handler label it."""
+def kube_node(node: names.LabNode, *, reflector: bool = False) -> dict[str, Any]:
+    """A core Node, as kubelet and virt-handler label it, and an administrator a reflector."""
     labels = {
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
         "kubevirt.io/schedulable": "true",
     }
+    metadata: dict[str, Any] = {"name": node.name, "labels": labels}
+    if reflector:
+        labels[names.REFLECTOR_LABEL] = "true"
+        metadata["annotations"] = {ANNOTATION_CLUSTER: names.REFLECTOR_CLUSTER}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node.name, "labels": labels},
-        "status": {"addresses": [{"type": "InternalIP", "address": str(node.address.ip)}]},
+        "metadata": metadata,
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": str(node.ip(version))} for version in (4, 6)
+            ]
+        },
     }
 
 

@@ -3,7 +3,7 @@
 Layout of the state directory: `lab.json` (what is up), `processes` (the ledger), `nodes/<node>/…`
 (a node's private directories), `shared/` (the datastore all nodes open), `ns/` (a small tmpfs that
 pins the nodes' mount namespaces), `log/`, `tor/`, `pods/`, `guests/`, `kubeconfig`, `peers/` (the
-authority of the nodes' certificates).
+authority of the nodes' certificates), `bundles/` (versions that `lab upgrade` installs).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 ENTRIES = (
     *("log", "tor", "shared", "pods", "guests", "nodes", "ns", "kubectl-cache", "kubeconfig"),
-    *("peers", "processes", "lab.new", "lab.json"),
+    *("peers", "bundles", "processes", "lab.new", "lab.json"),
 )
 """All that a lab makes in its state directory, in the order of removal: the record goes last."""
 
@@ -50,6 +50,7 @@ NODE_MOUNTS = {
     "/var/log/tortie": "log",
     "/var/lib/cni": "cni",
     "/opt/cni/bin": "cni-bin",
+    "/opt/tortie": "opt",
 }
 """Directories that every node has for itself: where it sees them, and their name in its state."""
 
@@ -65,6 +66,7 @@ class LabRecord:
     datastore: str = "sqlite"
     guest: str = "packet"
     vxlan: str = "Never"
+    reflectors: int = 0
 
 
 _RECORD = TypeAdapter(LabRecord)
@@ -125,6 +127,11 @@ class StateDir:
     def peers(self) -> Path:
         """The authority whose certificates tell the agents who is which node."""
         return self.root / "peers"
+
+    @property
+    def bundles(self) -> Path:
+        """Versions of our programs, before nodes have them."""
+        return self.root / "bundles"
 
     @property
     def kubeconfig(self) -> Path:

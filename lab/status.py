@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
-from lab import control
+from lab import control, names
 from lab.cluster import CONTROL_PLANE, established
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.state import StateDir
 from lab.topology import plan_topology
+from lab.tor import session
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,6 +28,7 @@ def render_status(state: StateDir) -> str:
     record = state.read()
     up = established(state)
     nodes = plan_topology(record.nodes).nodes
+    reflecting = names.reflectors(nodes, record.reflectors)
     alive = {one.name for one in state.ledger.alive()}
     parts = [
         f"lab in {state.root}, convergence time {record.convergence},"
@@ -35,9 +38,9 @@ def render_status(state: StateDir) -> str:
             (
                 (
                     node.name,
-                    str(node.address.ip),
+                    ", ".join(str(node.ip(version)) for version in names.FAMILIES),
                     "running" if f"agent of {node.name}" in alive else "not running",
-                    "established" if node.name in up else "down",
+                    _bgp(node, reflecting, up),
                 )
                 for node in nodes
             ),
@@ -47,6 +50,17 @@ def render_status(state: StateDir) -> str:
         _migrations(control.listing(LabMigration)),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _bgp(node: names.LabNode, reflecting: Sequence[names.LabNode], up: AbstractSet[str]) -> str:
+    """Its sessions with the ToR; of one family alone it says which, in brackets."""
+    if reflecting and node not in reflecting:
+        return "by a reflector"
+    versions = names.FAMILIES.items()
+    found = [family for version, family in versions if session(node.name, version) in up]
+    if len(found) == len(versions):
+        return "established"
+    return f"down ({found[0]} established)" if found else "down"
 
 
 def _vms() -> str:
@@ -64,7 +78,7 @@ def _instance(vmi: LabVMI | None) -> tuple[str, str, str, str]:
     return (
         vmi.status.phase or "Pending",
         vmi.status.node_name or "-",
-        interface.ip_address if interface else "-",
+        ", ".join(interface.ip_addresses) if interface else "-",
         interface.mac if interface else "-",
     )
 
@@ -75,7 +89,7 @@ def _pods(pods: Iterable[LabPod]) -> str:
             f"{pod.metadata.namespace}/{pod.metadata.name}",
             pod.spec.node_name or "-",
             pod.status.phase,
-            pod.status.pod_ip or "-",
+            ", ".join(one.ip for one in pod.status.pod_ips) or "-",
             pod.status.message,
         )
         for pod in pods

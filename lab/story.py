@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from lab import control, names
 from lab.cluster import tool, until
-from lab.measure import await_echo, guest_ip, start_stream
+from lab.measure import await_echo, guest_ips, start_streams
 from lab.nodes import in_netns, in_node
 from lab.objects import LABEL_JOB, LABEL_LAUNCHER, LAUNCHER, LabMigration, LabPod, LabVM, LabVMI
 from lab.report import Act
@@ -33,11 +33,11 @@ EVACUATION = "kubevirt-evacuation-"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The VM, the address it must keep, who reaches it from where, and from where one commands."""
+    """The VM, the addresses it must keep, who reaches it from where, and where one commands."""
 
     state: StateDir
     vm: str
-    address: str
+    addresses: Mapping[int, str]
     nodes: Sequence[str]
     probers: Sequence[str]
 
@@ -67,15 +67,16 @@ class Stage:
                 return pod
         raise LabError(f"no launcher pod of {self.vm} runs on {where}")
 
-    def whereabouts(self) -> tuple[str, str]:
-        """Address and node of the instance; both empty without one."""
+    def whereabouts(self) -> tuple[dict[int, str], str]:
+        """Addresses and node of the instance; both empty without one."""
         vmi = control.find(LabVMI, self.vm)
-        return ("", "") if vmi is None else (guest_ip(vmi), vmi.status.node_name)
+        return ({}, "") if vmi is None else (guest_ips(vmi), vmi.status.node_name)
 
     def reachable(self) -> None:
         """Wait until the guest answers from outside and from a pod. Raises `LabError`."""
         for netns in self.probers:
-            await_echo(self.address, netns)
+            for address in self.addresses.values():
+                await_echo(address, netns)
 
 
 def words_of(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
@@ -110,22 +111,25 @@ def reboot(stage: Stage) -> str:
 def drain(stage: Stage) -> str:
     """kubectl drains the VM's node: the eviction is answered 429 and becomes a migration."""
     node = stage.vmi().status.node_name
-    stream = start_stream(stage.state, stage.address)
+    streams = start_streams(stage.state, stage.addresses)
     try:
         selector = f"--pod-selector={LABEL_LAUNCHER}={LAUNCHER}"
         said = stage.kubectl("drain", node, selector, f"--timeout={DRAIN_S}s")
-        tcp = StreamReport(**stream.ask())
+        reports = [StreamReport(**stream.ask()) for stream in streams.values()]
     finally:
-        stream.close()
+        for stream in streams.values():
+            stream.close()
         stage.kubectl("uncordon", node)
     job = next((one for one in control.listing(LabMigration) if _evacuated(one, stage.vm)), None)
     if job is None or stage.vmi().status.node_name == node:
         raise LabError(f"{stage.vm} was not migrated away from {node}: {said.strip()}")
     if EVICTION_WORDS not in said:
         raise LabError(f"the eviction was not answered with the evacuation: {said.strip()}")
-    if not tcp.survived:
-        raise LabError(f"TCP connection broke: {tcp.error or 'lines were lost'}")
-    return f"429, then {job.metadata.name} from {node}; {tcp.echoed} TCP lines; uncordoned"
+    for tcp in reports:
+        if not tcp.survived:
+            raise LabError(f"TCP connection broke: {tcp.error or 'lines were lost'}")
+    lines = " and ".join(str(tcp.echoed) for tcp in reports)
+    return f"429, then {job.metadata.name} from {node}; {lines} TCP lines; uncordoned"
 
 
 def _evacuated(job: LabMigration, vm: str) -> bool:
@@ -222,13 +226,16 @@ def delete_vm(stage: Stage) -> str:
     stage.kubectl("delete", "virtualmachines.kubevirt.io", stage.vm, "--timeout=60s")
     control.await_gone(LabVM, stage.vm)
     control.await_gone(LabVMI, stage.vm)
-    free = f"{stage.address} is not assigned"
+    addresses = stage.addresses.values()
 
     def freed() -> bool:
-        return free in stage.tortiectl("ipam", "show", "--ip", stage.address)
+        return all(
+            f"{one} is not assigned" in stage.tortiectl("ipam", "show", "--ip", one)
+            for one in addresses
+        )
 
-    until(freed, f"{stage.address} is still assigned in IPAM")
-    return f"IPAM: {free}"
+    until(freed, f"{' or '.join(addresses)} is still assigned in IPAM")
+    return f"IPAM: {' and '.join(addresses)} not assigned"
 
 
 STORY: tuple[tuple[str, Callable[[Stage], str]], ...] = (
@@ -244,23 +251,27 @@ STORY: tuple[tuple[str, Callable[[Stage], str]], ...] = (
 
 
 def play(stage: Stage, title: str, act: Callable[[Stage], str]) -> Act:
-    """One act, judged: it did what it should, and the address is still the VM's (or freed)."""
+    """One act, judged: it did what it should, and the addresses are still the VM's (or freed)."""
     began = time.monotonic()
     try:
         detail, ok = act(stage), True
-        address, node = stage.whereabouts()
-        expected = "" if act is delete_vm else stage.address
-        if address != expected:
-            detail, ok = f"address {address or 'none'}, not {expected or 'none'}; {detail}", False
+        found, node = stage.whereabouts()
+        expected = {} if act is delete_vm else dict(stage.addresses)
+        if found != expected:
+            detail, ok = f"address {_told(found)}, not {_told(expected)}; {detail}", False
     except TortieError as error:
         detail, ok = str(error), False
-        address, node = _last_seen(stage)
-    return Act(title, ok, address, node, detail, round(time.monotonic() - began, 2))
+        found, node = _last_seen(stage)
+    return Act(title, ok, found.get(4, ""), node, detail, round(time.monotonic() - began, 2))
 
 
-def _last_seen(stage: Stage) -> tuple[str, str]:
+def _told(addresses: Mapping[int, str]) -> str:
+    return " and ".join(addresses.values()) or "none"
+
+
+def _last_seen(stage: Stage) -> tuple[dict[int, str], str]:
     """Where it is after an act that broke, if that can still be asked."""
     try:
         return stage.whereabouts()
     except TortieError:
-        return "", ""
+        return {}, ""

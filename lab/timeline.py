@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lab import clock, names
 from lab.observers import FrameSeen, RouteSeen
+from lab.probes import Series
 from lab.report import LogEvent, Observed, first_sign, zero_ns
 
 LOGGED = {
@@ -20,7 +21,9 @@ FRAMES = {
     "rarp": "first RARP of the guest",
     "garp": "first gratuitous ARP of the guest",
     "arp": "first ARP of the guest",
-    "ip": "first IP packet of the guest",
+    "ip": "first IPv4 packet of the guest",
+    "na": "first unsolicited neighbour advertisement of the guest",
+    "ip6": "first IPv6 packet of the guest",
     "other": "first frame of another kind with the guest's MAC (before the sign: the pod's own)",
 }
 
@@ -49,7 +52,7 @@ def moments(observed: Observed) -> list[Moment]:
                 f"guest runs here (blackout {report.blackout_ms} ms)",
             )
         )
-    for name, series in observed.series.items():
+    for name, series in _probers(observed):
         longest = series.longest
         if longest is not None:
             found.append(Moment(longest.start_ns, name, "last probe answered before the gap"))
@@ -58,10 +61,18 @@ def moments(observed: Observed) -> list[Moment]:
     return sorted(found)
 
 
+def _probers(observed: Observed) -> Iterator[tuple[str, Series]]:
+    yield from observed.series.items()
+    if observed.ipv6 is not None:
+        for name, series in observed.ipv6.series.items():
+            yield names.prober(name, 6), series
+
+
 def _seen(event: FrameSeen | RouteSeen) -> Moment:
     if isinstance(event, FrameSeen):
         return Moment(event.t_ns, event.where, f"{FRAMES[event.what]} on {event.ifname}")
-    verb = "route added" if event.added else "route removed"
+    family = "" if event.version == 4 else f"{names.FAMILIES[event.version]} "
+    verb = f"{family}route {'added' if event.added else 'removed'}"
     via = f"via {event.gateway}" if event.gateway else f"dev {event.ifname}"
     metric = f" metric {event.metric}" if event.where != names.TOR else ""
     return Moment(event.t_ns, event.where, f"kernel: {verb}: {via}{metric}")

@@ -5,6 +5,9 @@
     tlab-node3 .13 ─┼─ bridge "lan" in tlab-tor ─────────── tlab-ext .2
     tlab-api   .10 ─┘  .1, AS 65000         .1
 
+IPv6 beside it, for all but the API server: fd00:172:31::/64 (nodes at ::11 and up, the ToR at ::1)
+and fd00:172:31:1::/64. No address is searched for duplicates: each is to be used at once.
+
 No link ever exists in the machine's own namespace: each veth is created with both ends in their
 final namespaces, so nothing can be left there either.
 """
@@ -42,11 +45,17 @@ def plan_topology(node_count: int) -> Topology:
     nodes = names.lab_nodes(node_count)
     tor, ext, api = (names.netns(part) for part in (names.TOR, names.EXT, names.API))
     commands = {tor: _tor_commands(nodes)}
-    commands[ext] = _leaf_commands(f"{names.EXT_ADDRESS}/24", str(names.EXT_SUBNET[1]))
+    commands[ext] = (
+        *_leaf_commands(f"{names.EXT_ADDRESS}/24", str(names.EXT_SUBNET[1])),
+        *_leaf_commands6(f"{names.EXT_ADDRESS6}/64", str(names.EXT_SUBNET6[1])),
+    )
     commands[api] = _leaf_commands(f"{names.API_ADDRESS}/24", str(names.TOR_ADDRESS))
     sysctls: dict[str, Mapping[str, str]] = {tor: {**FORWARDING, **NO_REDIRECTS}}
     for node in nodes:
-        commands[node.netns] = _leaf_commands(str(node.address), str(names.TOR_ADDRESS))
+        commands[node.netns] = (
+            *_leaf_commands(str(node.address), str(names.TOR_ADDRESS)),
+            *_leaf_commands6(str(node.address6), str(names.TOR_ADDRESS6)),
+        )
         sysctls[node.netns] = FORWARDING
     return Topology(
         nodes=nodes,
@@ -63,6 +72,7 @@ def _tor_commands(nodes: tuple[names.LabNode, ...]) -> tuple[str, ...]:
         "link set lo up",
         "link add lan type bridge stp_state 0 mcast_snooping 0",
         f"addr add {names.TOR_ADDRESS}/{names.CLUSTER_SUBNET.prefixlen} dev lan",
+        f"addr add {names.TOR_ADDRESS6}/{names.CLUSTER_SUBNET6.prefixlen} dev lan nodad",
         "link set lan up",
     ]
     for port, peer in ports.items():
@@ -71,6 +81,7 @@ def _tor_commands(nodes: tuple[names.LabNode, ...]) -> tuple[str, ...]:
     lines += [
         f"link add {names.EXT} type veth peer name eth0 netns {names.netns(names.EXT)}",
         f"addr add {names.EXT_SUBNET[1]}/{names.EXT_SUBNET.prefixlen} dev {names.EXT}",
+        f"addr add {names.EXT_SUBNET6[1]}/{names.EXT_SUBNET6.prefixlen} dev {names.EXT} nodad",
         f"link set {names.EXT} up",
     ]
     return tuple(lines)
@@ -83,6 +94,10 @@ def _leaf_commands(address: str, gateway: str) -> tuple[str, ...]:
         "link set eth0 up",
         f"route add default via {gateway}",
     )
+
+
+def _leaf_commands6(address: str, gateway: str) -> tuple[str, ...]:
+    return (f"addr add {address} dev eth0 nodad", f"route add ::/0 via {gateway}")
 
 
 def apply_topology(topology: Topology) -> None:

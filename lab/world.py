@@ -20,12 +20,13 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class GuestView:
-    """What the hypervisors know of one guest. `moving`, `moved` and `failed` are by migration
-    UID; a report is None when nobody was left to write it down."""
+    """What the hypervisors know of one guest. Its `addresses` are one or more, IPv4 first.
+    `moving`, `moved` and `failed` are by migration UID; a report is None when nobody was left to
+    write it down."""
 
     pod_uid: str
     mac: str
-    address: str
+    addresses: tuple[str, ...]
     targets: frozenset[str] = frozenset()
     moving: frozenset[str] = frozenset()
     moved: Mapping[str, Report | None] = field(default_factory=dict)

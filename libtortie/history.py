@@ -217,7 +217,12 @@ def _pod(fact: Fact) -> str:
 
 
 def _shown(fact: Fact) -> Iterable[tuple[str, str]]:
-    named = {"latency_ms": "ms from sign to route", "reason": "reason", "sign": "sign"}
+    named = {
+        "latency_ms": "ms from sign to route",
+        "downtime_ms": "ms of network downtime",
+        "reason": "reason",
+        "sign": "sign",
+    }
     return ((named[name], fact.details[name]) for name in named if name in fact.details)
 
 
@@ -230,7 +235,11 @@ _ENDS = {Step.SETTLED: SETTLED, Step.LEFT: LOST, Step.REFUSED: REFUSED}
 @dataclass(frozen=True, slots=True)
 class PastMigration:
     """One migration, as its target's agent and IPAM saw it. `outcome` is `running` until the
-    target's agent says how it ended; `lost`: the VM did not come, or left again."""
+    target's agent says how it ended; `lost`: the VM did not come, or left again.
+
+    `downtime_ms` is the network's part of the VM's downtime: from its first frame on the target
+    until its route was raised and, where there is BIRD, ready for its peers; None if not measured.
+    """
 
     migration_uid: str
     namespace: str = ""
@@ -249,7 +258,7 @@ class PastMigration:
 
     @property
     def began(self) -> datetime | None:
-        """The first that is known of it."""
+        """The first that an agent or IPAM knows of it."""
         times = (self.prepared, self.heard, self.raised, self.promoted, self.ended)
         return min((time for time in times if time is not None), default=None)
 
@@ -282,16 +291,25 @@ def _with(one: PastMigration, fact: Fact) -> PastMigration:
         return replace(one, prepared=one.prepared or fact.at)
     if fact.what is What.PROMOTED:
         return replace(one, promoted=one.promoted or fact.at)
+    if step in _ENDS:
+        return replace(one, ended=fact.at, outcome=_ENDS[Step(step)])
     if step == Step.HEARD:
         return replace(one, heard=one.heard or fact.at)
+    return _measured(one, fact, step)
+
+
+def _measured(one: PastMigration, fact: Fact, step: str) -> PastMigration:
+    """What an agent took the time of; the first arrival counts."""
     if step == Step.RAISED:
-        took = one.sign_to_route_ms
-        latency = took if took is not None else _number(fact.details.get("latency_ms"))
+        latency = _first(one.sign_to_route_ms, fact.details.get("latency_ms"))
         return replace(one, raised=one.raised or fact.at, sign_to_route_ms=latency)
-    if step in _ENDS:
-        lasted = _number(fact.details.get("downtime_ms"))
-        return replace(one, ended=fact.at, outcome=_ENDS[Step(step)], downtime_ms=lasted)
+    if step == Step.REACHED:
+        return replace(one, downtime_ms=_first(one.downtime_ms, fact.details.get("downtime_ms")))
     return one
+
+
+def _first(known: float | None, text: str | None) -> float | None:
+    return known if known is not None else _number(text)
 
 
 def _number(text: str | None) -> float | None:

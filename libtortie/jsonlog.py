@@ -151,7 +151,6 @@ def open_log(path: str, level: Level, node: str, limits: Limits | None = None) -
     if not path:
         return JsonLog(sys.stderr, level=level, node=node)
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
         return JsonLog(RotatingFile(Path(path), limits), level=level, node=node)
     except OSError as error:
         raise InvalidInput(f"log_file {path}: {error}") from error

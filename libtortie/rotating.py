@@ -5,10 +5,14 @@ renamed under its own flock(2), by the first that finds it full. Whoever has a r
 file open notices before the next write and opens the path again, so an outside logrotate works too.
 A line that was cut short, by a kill or a full disk, is ended before the next one: it spoils no
 other. (Where another's line is seen half written, an empty line may come of it.)
+
+Whatever is at the path, nobody is kept waiting: a pipe that nobody reads is a failure. Nor does a
+disk that is full or broken keep a daemon from its start: the file is opened at a later write.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -18,6 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+_NONE = -1
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
+"""What a path may suffer from that was well chosen."""
 
 _STAMP = re.compile(r"\.\d{8}T\d{6}\.\d{6}Z")
 
@@ -37,10 +45,16 @@ class RotatingFile:
     def __init__(
         self, path: Path, limits: Limits | None = None, *, now: Callable[[], float] = time.time
     ) -> None:
+        """Raises OSError for a path that cannot be a log."""
         self._path = path
         self._limits = limits or Limits()
         self._now = now
-        self._file = self._open()
+        self._file = _NONE
+        try:
+            self._file = self._open()
+        except OSError as error:
+            if error.errno not in _DISK:
+                raise
 
     def write(self, text: str) -> None:
         """Append a text; first set the file aside if it would get too large."""
@@ -56,7 +70,8 @@ class RotatingFile:
 
     def close(self) -> None:
         """Let go of the file."""
-        os.close(self._file)
+        if self._file != _NONE:
+            os.close(self._file)
 
     def _line_end(self) -> bytes:
         """What ends the last line in the file, where nothing does."""
@@ -64,11 +79,18 @@ class RotatingFile:
         return b"\n" if size and os.pread(self._file, 1, size - 1) != b"\n" else b""
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        return os.open(self._path, flags, 0o644)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            return os.open(self._path, flags, 0o644)
+        except FileNotFoundError:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self._path, flags, 0o644)
 
     def _follow(self) -> None:
         """Open the path again if another file is there now, or none."""
+        if self._file == _NONE:
+            self._file = self._open()
+            return
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(self._file), self._path.stat()):
                 return

@@ -13,25 +13,32 @@ import socket
 import threading
 
 
-def set_on(event: threading.Event, *numbers: signal.Signals) -> None:
-    """Set `event` once one of these signals arrives, from now on. To be called by the main thread,
-    once: a process has one such socket."""
+def set_on(
+    event: threading.Event, *numbers: signal.Signals, again: threading.Event | None = None
+) -> None:
+    """Set `event` once one of these signals arrives, from now on, and `again` at the next one.
+
+    To be called by the main thread, once: a process has one such socket.
+    """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     for number in numbers:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    arguments = (reader, writer, event, frozenset(map(int, numbers)))
+    events = (event,) if again is None else (event, again)
+    arguments = (reader, writer, events, frozenset(map(int, numbers)))
     threading.Thread(target=_relay, args=arguments, name="signals", daemon=True).start()
 
 
 def _relay(
-    reader: socket.socket, writer: socket.socket, event: threading.Event, numbers: frozenset[int]
+    reader: socket.socket,
+    writer: socket.socket,
+    events: tuple[threading.Event, ...],
+    numbers: frozenset[int],
 ) -> None:
     """Read numbers of signals; the writer is kept open meanwhile."""
+    left = list(events)
     with reader, writer:
-        while not numbers.intersection(reader.recv(64)):
-            pass
-        event.set()
-        while reader.recv(64):
-            pass
+        while told := reader.recv(1):
+            if left and numbers.intersection(told):
+                left.pop(0).set()

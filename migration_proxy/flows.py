@@ -12,6 +12,7 @@ import fcntl
 import os
 import socket
 import ssl
+import threading
 from contextlib import suppress
 from typing import Protocol
 
@@ -24,7 +25,18 @@ CHUNK_BYTES = 128 << 10
 _OPENED_BYTES = CHUNK_BYTES + (17 << 10)
 """What of it becomes plain at most: a record (RFC 8446 §5.2) may have come in part before."""
 DISCARD_BYTES = 64 << 10
+_SPLICE = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN)
+
+
+class _Scratch(threading.local):
+    """Where bytes are for the length of a call: a thread's, which stays in its core's cache."""
+
+    def __init__(self) -> None:
+        self.bytes = memoryview(bytearray(CHUNK_BYTES))
+
+
+_scratch = _Scratch()
 
 
 class SinkGone(TortieError):
@@ -76,50 +88,36 @@ class SpliceFlow:
         self.moved = 0
         self.ended = False
         self.readable = self.writable = True
-        self._held = 0
-        self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.held = 0
+        self._from, self._to = source.fileno(), sink.fileno()
+        self._pipe_out, self._pipe_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         with suppress(OSError):  # beyond the user's share of pipe memory: the default will do
-            fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-    @property
-    def held(self) -> int:
-        """Bytes in the pipe."""
-        return self._held
+            fcntl.fcntl(self._pipe_in, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def fill(self, most: int) -> int:
         """Take into the pipe."""
         try:
-            count = os.splice(
-                self.source.fileno(),
-                self._pipe[1],
-                min(most, PIPE_BYTES),
-                flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE,
-            )
+            count = os.splice(self._from, self._pipe_in, most, None, None, _SPLICE)
         except BlockingIOError:
-            self.readable = bool(self._held)  # then it may be the pipe that is full
+            self.readable = bool(self.held)  # then it may be the pipe that is full
             return 0
-        self._held += count
+        self.held += count
         self.moved += count
         self.ended = not count
         return count
 
     def drain(self) -> int:
         """Give from the pipe."""
-        if not self._held:
+        if not self.held:
             return 0
         try:
-            count = os.splice(
-                self._pipe[0],
-                self.sink.fileno(),
-                self._held,
-                flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE,
-            )
+            count = os.splice(self._pipe_out, self._to, self.held, None, None, _SPLICE)
         except BlockingIOError:
             self.writable = False
             return 0
         except OSError as error:
             raise _sink_error(error) from error
-        self._held -= count
+        self.held -= count
         return count
 
     def finish(self) -> bool:
@@ -133,8 +131,8 @@ class SpliceFlow:
 
     def close(self) -> None:
         """The pipe, with what is in it."""
-        for end in self._pipe:
-            os.close(end)
+        os.close(self._pipe_out)
+        os.close(self._pipe_in)
 
 
 def splice_both(one: socket.socket, other: socket.socket) -> tuple[SpliceFlow, SpliceFlow]:
@@ -156,7 +154,6 @@ class SealFlow:
         self.ended = False
         self.readable = self.writable = True
         self._tls = tls
-        self._plain = bytearray(CHUNK_BYTES)
         self._sealed = memoryview(b"")
         self._said_end = False
 
@@ -169,7 +166,7 @@ class SealFlow:
         """Take some, unless enough is sealed already, and seal it."""
         if self.held >= CHUNK_BYTES:
             return 0
-        view = memoryview(self._plain)[: min(most, CHUNK_BYTES)]
+        view = _scratch.bytes[:most]
         try:
             count = self.source.recv_into(view)
         except BlockingIOError:
@@ -177,9 +174,9 @@ class SealFlow:
             return 0
         self.ended = not count
         self.readable = count == len(view)
-        sealed = 0
+        sealed, write = 0, self._tls.object.write
         while sealed < count:  # one record at a time: that is how `ssl` sets OpenSSL
-            sealed += self._tls.object.write(view[sealed:count])
+            sealed += write(view[sealed:count])
         self.moved += count
         return count
 
@@ -235,7 +232,6 @@ class OpenFlow:
         self.ended = False
         self.readable = self.writable = True
         self._tls = tls
-        self._sealed = bytearray(CHUNK_BYTES)
         self._plain = memoryview(bytearray(_OPENED_BYTES))
         self._given = self._opened = 0
         self._cut_off = False
@@ -290,12 +286,12 @@ class OpenFlow:
     def _receive(self) -> bool:
         """Whether anything came; an end without a close_notify is one that was cut off."""
         try:
-            count = self.source.recv_into(self._sealed)
+            count = self.source.recv_into(_scratch.bytes)
         except BlockingIOError:
             self.readable = False
             return False
         if count:
-            self._tls.incoming.write(memoryview(self._sealed)[:count])
+            self._tls.incoming.write(_scratch.bytes[:count])
         else:
             self._tls.incoming.write_eof()
             self._cut_off = True
@@ -303,10 +299,12 @@ class OpenFlow:
 
     def _open(self) -> None:
         """Open records until there is no whole one. What is behind the peer's end is nothing."""
+        came, tls, read = self._tls.incoming, self._tls.object, self._tls.object.read
         try:
-            while self._opened < _OPENED_BYTES and (self._tls.unopened or self._cut_off):
-                room = self._plain[self._opened :]
-                count = _count(self._tls.object.read(len(room), room))
+            while (left := _OPENED_BYTES - self._opened) and (
+                came.pending or tls.pending() or self._cut_off
+            ):
+                count = _count(read(left, self._plain[self._opened :]))
                 if not count:
                     raise ssl.SSLZeroReturnError
                 self._opened += count

@@ -97,6 +97,7 @@ class Listener:
         with suppress(OSError):
             os.close(self._waker)
         self._waker = -1
+        self._means.lanes.rouse()
         for session in self.sessions():
             if session.phase is not Phase.MOVING:
                 session.abort()
@@ -172,7 +173,6 @@ class Listener:
             self.stream,
             accepted,
             self._means,
-            self._wake,
             self._stopped,
             self._order,
             party,

@@ -20,6 +20,7 @@ from libtortie.errors import InvalidInput, Unavailable
 from libtortie.jsonlog import Log
 from migration_proxy import model, tcp_sockets
 from migration_proxy.config import ProxyConfig
+from migration_proxy.lanes import Lanes, lanes_here
 from migration_proxy.listener import Listener
 from migration_proxy.model import IPAddress, PortMap, Request, ShuttingDown, Side, Verdict
 from migration_proxy.rate import Rate
@@ -111,6 +112,7 @@ class ProxyManager:
             config.allowed_peers,
             Patience(config.connect_seconds, config.stall_seconds, config.keepalive_seconds),
             config.handshake_seconds,
+            Lanes(lanes_here()),
         )
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

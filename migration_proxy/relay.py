@@ -1,4 +1,4 @@
-"""Moves one stream's bytes both ways until both directions have ended; one thread, no blocking.
+"""Moves one stream's bytes both ways until both directions have ended; it never blocks.
 
 Either side may end first: the other direction goes on. A side that is gone altogether ends the
 stream: what it sent is delivered, what is meant for it is dropped, and the peer is told by a reset
@@ -25,8 +25,10 @@ from migration_proxy.rate import Rate
 LINGER_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 _PEEK_BYTES = 16
+_PASSES = 2
+"""Of both directions in a row: what one of them waits for, the other one may have done."""
 _TURNS = 8
-"""Turns in a row in which something moved, until the sockets are looked at all the same."""
+"""Of a direction in a row, until the other one and other streams have theirs."""
 _TCP_CLOSE = 7
 """The kernel's number of the state of a connection that is over."""
 STOPPED = "stopped"
@@ -44,9 +46,9 @@ class Way:
     dropped: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Relay:
-    """`local` is the unix socket, `remote` the TCP one, `wake` readable once `stopped` may be true.
+    """`local` is the unix socket, `remote` the TCP one; a lane's `Load`.
 
     `plain`: the first bytes from the peer are looked at, whether they are TLS's after all.
     """
@@ -55,25 +57,26 @@ class Relay:
     remote: socket.socket
     outward: Flow
     inward: Flow
-    wake: int
     stopped: Callable[[], bool]
     rate: Rate | None = None
     plain: bool = False
+    due: float | None = None
     _ways: tuple[Way, Way] = field(init=False)
     _deadline: float | None = None
     _paused: bool = False
-    _poll: select.poll = field(default_factory=select.poll)
     _masks: dict[int, int | None] = field(default_factory=dict)
-    _local_fd: int = -1
 
     def __post_init__(self) -> None:
-        self._local_fd = self.local.fileno()
-        self._poll.register(self.wake, select.POLLIN)
+        self.local.setblocking(False)
+        self.remote.setblocking(False)
         self._ways = Way(self.outward, self.rate), Way(self.inward)
 
-    def run(self) -> str:
-        """Move everything; why it ended, empty for an orderly end. Both sockets are closed."""
-        trouble = "failed"
+    def turn(self) -> str | None:
+        """Move what can be moved now; None while there is more to come.
+
+        Else why it is over, empty for an orderly end, and both sockets are closed.
+        """
+        trouble: str | None = "failed"
         try:
             trouble = self._move()
         except ConnectionError as error:
@@ -81,35 +84,59 @@ class Relay:
         except (OSError, ssl.SSLError) as error:
             trouble = failure_text(error)
         finally:
-            if trouble:
-                reset(self.remote)
-            for way in self._ways:
-                way.flow.close()
-            self.local.close()
-            self.remote.close()
+            if trouble is not None:
+                self.close(trouble)
         return trouble
 
-    def _move(self) -> str:
-        self.local.setblocking(False)
-        self.remote.setblocking(False)
+    def descriptors(self) -> tuple[int, ...]:
+        """Both sockets'."""
+        return self.local.fileno(), self.remote.fileno()
+
+    def arm(self, poll: select.poll) -> None:
+        """Ask for what matters now."""
         outward, inward = self._ways
-        turns = 0
-        while not (outward.done and inward.done) or outward.broken or inward.broken:
+        self._look(poll, self.local.fileno(), outward, inward)
+        self._look(poll, self.remote.fileno(), inward, outward)
+
+    def hear(self, descriptor: int, event: int) -> None:
+        """Note what a socket is ready for, and that its other side is gone."""
+        outward, inward = self._ways
+        ours = descriptor == self.local.fileno()
+        reads, writes = (outward, inward) if ours else (inward, outward)
+        if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
+            reads.flow.readable = True
+        if event & select.POLLOUT:
+            writes.flow.writable = True
+        if event & (select.POLLHUP | select.POLLERR) and not writes.done:
+            writes.broken = writes.done = True  # it takes nothing more; what it sent is read
+
+    def close(self, trouble: str) -> None:
+        """Give back everything; with trouble the peer gets a reset."""
+        if trouble:
+            reset(self.remote)
+        for way in self._ways:
+            way.flow.close()
+        self.local.close()
+        self.remote.close()
+
+    def _move(self) -> str | None:
+        outward, inward = self._ways
+        for _ in range(_PASSES):
+            if outward.done and inward.done and not (outward.broken or inward.broken):
+                return ""
             if self.stopped():
                 return STOPPED
             if self.plain and self.inward.readable and self._inward_is_tls():
                 return TLS_PEER
             self._paused = False
-            moved = [self._turn(way) for way in self._ways]
-            turns += 1
-            if any(moved):
-                if turns % _TURNS == 0:
-                    self._wait(0)  # the other direction, and a side that is gone
-                continue
-            if self._lingered():
-                return self._after_break()
-            self._wait(self._timeout_ms())
-        return ""
+            moved = self._turn(outward)
+            if not (self._turn(inward) or moved):
+                if self._lingered():
+                    return self._after_break()
+                self.due = self._due()
+                return None
+        self.due = 0.0  # a side that is gone is seen in between
+        return None
 
     def _turn(self, way: Way) -> bool:
         """Whether anything moved."""
@@ -118,17 +145,22 @@ class Relay:
             if way is self._ways[1] and way.broken and not flow.ended:
                 way.dropped += flow.discard()
             return False
+        moved = False
         try:
-            moved = self._fill(way) if flow.readable and not flow.ended else 0
-            if flow.writable and flow.held:
-                moved += flow.drain()
+            for _ in range(_TURNS):
+                count = self._fill(way) if flow.readable and not flow.ended else 0
+                if flow.writable and flow.held:
+                    count += flow.drain()
+                if not count:
+                    break
+                moved = True
             if flow.ended and not flow.held and flow.finish():
                 way.done = True
                 return True
         except SinkGone:
             way.broken = way.done = True
             return True
-        return bool(moved)
+        return moved
 
     def _fill(self, way: Way) -> int:
         most = PIPE_BYTES
@@ -179,36 +211,18 @@ class Relay:
         """A peer of a plain stream that went without a word may have awaited TLS."""
         return f"{trouble} and said nothing: {UNHEARD_PEER}" if self.plain else trouble
 
-    def _wait(self, timeout_ms: float | None) -> None:
-        """See which sockets are ready, and until when not."""
-        outward, inward = self._ways
-        self._look(self.local, outward, inward)
-        self._look(self.remote, inward, outward)
-        for fd, event in self._poll.poll(timeout_ms):
-            if fd == self.wake:
-                continue
-            ours = fd == self._local_fd
-            reads, writes = (outward, inward) if ours else (inward, outward)
-            if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
-                reads.flow.readable = True
-            if event & select.POLLOUT:
-                writes.flow.writable = True
-            if event & (select.POLLHUP | select.POLLERR) and not writes.done:
-                writes.broken = writes.done = True  # it takes nothing more; what it sent is read
-
-    def _look(self, sock: socket.socket, reads: Way, writes: Way) -> None:
-        """Ask the poll for what matters of a socket now."""
+    def _look(self, poll: select.poll, fd: int, reads: Way, writes: Way) -> None:
+        """Ask for what matters of a socket now."""
         mask = select.POLLIN if self._wants(reads) else 0
         if writes.flow.held and not writes.done:
             mask |= select.POLLOUT
         wanted = mask if mask or not writes.done else None
-        fd = sock.fileno()
         if self._masks.get(fd) == wanted:
             return
         if wanted is None:
-            self._poll.unregister(fd)
+            poll.unregister(fd)
         else:
-            self._poll.register(fd, wanted)
+            poll.register(fd, wanted)
         self._masks[fd] = wanted
 
     def _wants(self, way: Way) -> bool:
@@ -219,11 +233,11 @@ class Relay:
             return way is self._ways[1]
         return not way.flow.held
 
-    def _timeout_ms(self) -> float | None:
+    def _due(self) -> float | None:
         if self._paused and self.rate is not None:
-            return self.rate.wait_seconds * 1000
+            return time.monotonic() + self.rate.wait_seconds
         if self._ways[0].broken or self._ways[1].broken:
-            return _LOOK_SECONDS * 1000
+            return time.monotonic() + _LOOK_SECONDS
         return None
 
     def _inward_is_tls(self) -> bool:

@@ -22,6 +22,7 @@ from migration_proxy.certificate import Peer
 from migration_proxy.config import IPNetwork, may_come
 from migration_proxy.flows import Flow, OpenFlow, SealFlow, splice_both
 from migration_proxy.handshake import HandshakeFailed, Tls, await_verdict, shake
+from migration_proxy.lanes import Lanes
 from migration_proxy.model import Request, Side, Stream
 from migration_proxy.order import Order, Place
 from migration_proxy.rate import Rate
@@ -68,6 +69,7 @@ class Means:
     allowed: tuple[IPNetwork, ...]
     patience: Patience
     handshake_seconds: float
+    lanes: Lanes
 
 
 class Ended(TortieError):
@@ -81,7 +83,7 @@ class Ended(TortieError):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """`run` never raises. `wake` is readable once `stopped` is set. `came` is of the wall clock.
+    """`run` never raises. `came` is of the wall clock.
 
     `age` is in seconds, of a clock that never jumps.
 
@@ -93,7 +95,6 @@ class Session:
     stream: Stream
     accepted: socket.socket
     means: Means
-    wake: int
     stopped: threading.Event
     order: Order
     party: str = ""
@@ -262,12 +263,11 @@ class Session:
             remote,
             outward,
             inward,
-            self.wake,
             self.stopped.is_set,
             rate=self.rate,
             plain=tls is None,
         )
-        if trouble := self._relay.run():
+        if trouble := self.means.lanes.carry(self._relay):
             kind = Trouble.STOPPED if trouble == STOPPED else Trouble.BROKEN
             raise Ended(kind, trouble)
 

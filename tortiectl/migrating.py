@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from libtortie.client_config import KUBERNETES
 from libtortie.datastore.default_profile import KEY as DEFAULT_PROFILE
 from libtortie.datastore.port import Create, Datastore, Record, Value
-from libtortie.errors import AlreadyExists, InvalidInput, TortieError
+from libtortie.errors import AlreadyExists, InvalidInput, TortieError, first_line
+from libtortie.kube.port import NotServed
+from libtortie.model.history import Lane
 from libtortie.model.keys import (
     Affinities,
     Blocks,
     Handles,
+    History,
     IPAMConfigKey,
     Key,
     Kind,
@@ -37,10 +40,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """How much was written."""
+    """How much was written. `lost` is why the history did not come along, empty if it did."""
 
     resources: int
     records: int
+    history: int = 0
+    lost: str = ""
 
 
 def resources_of(store: Datastore, *, everything: bool) -> Iterator[tuple[Kind, list[Record]]]:
@@ -72,6 +77,18 @@ def ipam_of(store: Datastore) -> Iterator[Record]:
         yield found
 
 
+def history_of(store: Datastore, unreadable: Callable[[str], None]) -> Iterator[Record]:
+    """The history's records; one that cannot be read is told of, and left out."""
+    for lane in Lane:
+        try:
+            for part in store.parts(History(lane)):
+                for text in part.malformed:
+                    unreadable(text)
+                yield from part.records
+        except NotServed:
+            return
+
+
 def import_all(
     store: Datastore, contents: Contents, datastore: str, tell: Callable[[int], None]
 ) -> Imported:
@@ -97,7 +114,8 @@ def import_all(
             )
         tell(len(batch))
     records = _write_ipam(store, contents.ipam, tell)
-    return Imported(len(wanted), records)
+    kept, lost = _write_history(store, contents.history, tell)
+    return Imported(len(wanted), records, kept, lost)
 
 
 def _resources_for(resources: Iterable[Resource], datastore: str) -> list[Resource]:
@@ -173,6 +191,23 @@ def _write_ipam(
         written += len(ops)
         tell(len(batch))
     return written
+
+
+def _write_history(
+    store: Datastore, records: Sequence[tuple[Key, Value]], tell: Callable[[int], None]
+) -> tuple[int, str]:
+    """Create what is not there yet; how many, and why not all: nothing depends on them."""
+    written = 0
+    for key, value in records:
+        try:
+            store.create(key, value)
+            written += 1
+        except AlreadyExists:
+            pass
+        except TortieError as error:
+            return written, f"{written} of {len(records)} records are written: {first_line(error)}"
+        tell(1)
+    return written, ""
 
 
 def _same(stored: Value, wanted: Value) -> bool:

@@ -1,13 +1,14 @@
 """The file that carries a datastore's contents to another: calicoctl's form. Pure.
 
 Three parts with `===` between them: resources as YAML lists, the ClusterInformation as JSON, and
-IPAM as JSON, each record by its etcd path in the text that etcd would hold.
+IPAM as JSON, each record by its etcd path in the text that etcd would hold. The third part has the
+history, too, in a section that calicoctl does not look at.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from libtortie.datastore import gojson
 from libtortie.datastore.codec import decode, encode
 from libtortie.datastore.port import Record, Value
 from libtortie.errors import InvalidInput, Malformed
+from libtortie.model.history import Facts
 from libtortie.model.ipam import Block, BlockAffinity, Handle, IPAMConfig
 from libtortie.model.keys import Key, Kind, parse_path, path_of
 from libtortie.model.resources import ClusterInformation, Resource, parse_resource
@@ -49,15 +51,19 @@ _SECTIONS: tuple[tuple[str, type], ...] = (
     ("blocks", Block),
     ("handles", Handle),
 )
+_HISTORY = ("history", Facts)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file carries."""
+    """What a file carries. `unread` names what cannot be read of the history, which is left out:
+    a newer version's, perhaps."""
 
     resources: tuple[Resource, ...]
     cluster: ClusterInformation | None
     ipam: tuple[tuple[Key, Value], ...]
+    history: tuple[tuple[Key, Value], ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 def resources_text(kind: Kind, records: Iterable[Record]) -> Iterator[str]:
@@ -73,11 +79,13 @@ def cluster_text(record: Record | None) -> str:
 
 
 def ipam_text(records: Iterable[Record]) -> Iterator[str]:
-    """The third part, record by record; they come in the order of the sections."""
+    """The third part, record by record; they come in the order of the sections, the history's
+    last."""
     yield "{"
     section, config = "", "null"
     for record in records:
-        name = next((one for one, kind in _SECTIONS if isinstance(record.value, kind)), "config")
+        known = (*_SECTIONS, _HISTORY)
+        name = next((one for one, kind in known if isinstance(record.value, kind)), "config")
         text = json.dumps(
             {"Key": path_of(record.key), "Value": gojson.loads(encode(record.key, record.value)),
              "TTL": 0},
@@ -101,11 +109,12 @@ def parse(text: str, where: str) -> Contents:
             f"{where}: want three parts with {SEPARATOR} between them, as `datastore migrate "
             f"export` writes them; there are {len(parts)}"
         )
-    return Contents(
-        tuple(_resources(parts[0], where)),
-        _cluster(_json(parts[1], f"{where}: the second part"), where),
-        tuple(_ipam(_json(parts[2], f"{where}: the third part"), where)),
-    )
+    cluster = _cluster(_json(parts[1], f"{where}: the second part"), where)
+    records = _json(parts[2], f"{where}: the third part")
+    ipam = tuple(_ipam(records, where))
+    unread: list[str] = []
+    history = tuple(_section(records, *_HISTORY, where, unread.append))
+    return Contents(tuple(_resources(parts[0], where)), cluster, ipam, history, tuple(unread))
 
 
 def _resources(text: str, where: str) -> Iterator[Resource]:
@@ -147,16 +156,30 @@ def _ipam(body: Any, where: str) -> Iterator[tuple[Key, Value]]:
     if not isinstance(body, Mapping):
         raise InvalidInput(f"{where}: the third part: not an object")
     for section, kind in (*_SECTIONS, ("config", IPAMConfig)):
-        found = body.get(section) or []
-        for place, item in enumerate(found if isinstance(found, list) else [found]):
-            try:
-                key = parse_path(str(item["Key"]))
-                value = decode(key, gojson.dumps(item["Value"], floats=False))
-            except (Malformed, TypeError, KeyError) as error:
-                raise InvalidInput(f"{where}: {section}.{place}: {error}") from error
-            if not isinstance(value, kind):
-                raise InvalidInput(f"{where}: {section}.{place}: holds another kind of record")
+        yield from _section(body, section, kind, where, _refuse)
+
+
+def _refuse(problem: str) -> None:
+    raise InvalidInput(problem)
+
+
+def _section(
+    body: Mapping[str, Any], section: str, kind: type, where: str, wrong: Callable[[str], None]
+) -> Iterator[tuple[Key, Value]]:
+    """A section's records; `wrong` is told what is none."""
+    found = body.get(section) or []
+    for place, item in enumerate(found if isinstance(found, list) else [found]):
+        at = f"{where}: {section}.{place}"
+        try:
+            key = parse_path(str(item["Key"]))
+            value = decode(key, gojson.dumps(item["Value"], floats=False))
+        except (Malformed, TypeError, KeyError) as error:
+            wrong(f"{at}: {error}")
+            continue
+        if isinstance(value, kind):
             yield key, value
+        else:
+            wrong(f"{at}: holds another kind of record")
 
 
 def _json(text: str, where: str) -> Any:

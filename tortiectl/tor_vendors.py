@@ -122,7 +122,7 @@ def _router(
 
 def _frr(tor: Tor) -> str:
     lines = [*_about(tor, "!"), *_policy_lists(tor, dialect="frr"), f"router bgp {tor.as_number}"]
-    lines += ["  no bgp default ipv4-unicast", "  bgp graceful-restart"]
+    lines.append("  no bgp default ipv4-unicast")
     hops = "ttl-security hops"
     lines += _router(tor, "  ", port="port", hops=hops, password="password", unicast=" unicast")
     return _text([*lines, "  exit-address-family", "exit"])

@@ -35,7 +35,7 @@ COLUMNS = (
     ("target", "To"),
     ("began", "Began"),
     ("seconds", "Seconds"),
-    ("downtime_ms", "Downtime (ms)"),
+    ("downtime_ms", "Network downtime (ms)"),
     ("sign_to_route_ms", "Sign to route (ms)"),
 )
 

@@ -32,6 +32,7 @@ from felix_shim.drivers.bird_protocol import (
 )
 from libtortie.deadline import STEP, Deadline, run
 from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
+from libtortie.files import read_bytes
 from libtortie.model.ipam import IPAddress
 
 _GREETING = 1
@@ -41,6 +42,8 @@ _DIGEST = "tortie_digest"
 CONFIG_MODE = 0o640
 """Of the configuration's file, whose group is the control socket's: passwords are in it, and a BIRD
 of the system may not be root."""
+NICE = -10
+"""BIRD's niceness."""
 _CHUNK = 100  # addresses in one command; BIRD reads lines of at most 4 KiB
 
 
@@ -201,6 +204,13 @@ class Bird:
         if done.returncode != 0:
             raise Unavailable(f"BIRD did not start: {first_line(Unavailable(done.stderr))}")
         self._await(self.alive, "did not open its control socket")
+        self._prefer()
+
+    def _prefer(self) -> None:
+        """Before its agent and whatever else this control group runs, where that is allowed: its
+        work is short, and until it is done packets go to where a VM was."""
+        with suppress(OSError, ValueError):
+            os.setpriority(os.PRIO_PROCESS, int(read_bytes(self._pid)), NICE)
 
     def _recovery(self) -> list[str]:
         return ["-R"] if self._pid.exists() else []

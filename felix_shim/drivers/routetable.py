@@ -7,7 +7,7 @@ Within one address every add comes before any delete, so there is no moment with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from felix_shim.overlay import is_overlay
@@ -100,23 +100,47 @@ class RouteTable:
         self._changed = recent
         return frozenset(changed)
 
-    def apply(self, dst: IPNetwork, desired: frozenset[Route]) -> Outcome:
-        """Make the kernel's routes to one address the desired ones, adds before deletes."""
-        adds, deletes = plan_routes(desired, self.actual(dst))
-        added: list[Route] = []
+    def apply(self, wanted: Mapping[IPNetwork, frozenset[Route]]) -> list[Outcome]:
+        """Make the kernel's routes to these addresses the desired ones, adds before deletes.
+
+        A VM's addresses come together: what is added for all of them is one request, so that no
+        family waits for what the processor does between two.
+        """
+        plans = {dst: plan_routes(routes, self.actual(dst)) for dst, routes in wanted.items()}
+        adds = [route for added, _ in plans.values() for route in added]
+        wrong = dict(zip(adds, self._ensure(adds), strict=True))
+        return [self._outcome(dst, *plan, wrong) for dst, plan in plans.items()]
+
+    def _ensure(self, routes: Sequence[Route]) -> Sequence[TortieError | None]:
+        try:
+            found = self._kernel.ensure_routes(routes)
+        except TortieError as error:
+            return [error] * len(routes)
+        for route, wrong in zip(routes, found, strict=True):
+            if wrong is None:
+                self._note(self._actual, route, True)
+        return found
+
+    def _outcome(
+        self,
+        dst: IPNetwork,
+        adds: Iterable[Route],
+        deletes: Iterable[Route],
+        wrong: Mapping[Route, TortieError | None],
+    ) -> Outcome:
+        """The deletes, unless an add has failed."""
+        added = tuple(route for route in adds if wrong[route] is None)
+        if error := next((one for route in adds if (one := wrong[route])), None):
+            return Outcome(dst, added, (), str(error))
         deleted: list[Route] = []
         try:
-            for route in adds:
-                self._kernel.ensure_route(route)
-                self._note(self._actual, route, True)
-                added.append(route)
             for route in deletes:
                 self._kernel.delete_route(route)
                 self._note(self._actual, route, False)
                 deleted.append(route)
         except TortieError as error:
-            return Outcome(dst, tuple(added), tuple(deleted), str(error))
-        return Outcome(dst, tuple(added), tuple(deleted))
+            return Outcome(dst, added, tuple(deleted), str(error))
+        return Outcome(dst, added, tuple(deleted))
 
     def link_gone(self, ifname: str) -> frozenset[IPNetwork]:
         """The kernel dropped all routes of an interface; returns their addresses."""

@@ -70,7 +70,9 @@ def ensure_workloads(
 ) -> frozenset[str]:
     """Set up these interfaces, those of `ipv6` for IPv6, too; returns those that could not be (not
     there yet, or refused)."""
-    return frozenset(name for name in interfaces if not _ensure(kernel, name, name in ipv6))
+    return kernel.visit(
+        lambda: frozenset(name for name in interfaces if not _ensure(kernel, name, name in ipv6))
+    )
 
 
 @dataclass(frozen=True, slots=True)

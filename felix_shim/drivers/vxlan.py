@@ -110,6 +110,8 @@ class OverlayDriver:
         link = VxlanLink(device.name, device.vni, device.port, device.local, device.mac, mtu)
         if self._tunnels.ensure_vxlan(link):
             self._log.info("tunnel_made", device=device.name, mtu=mtu, local=device.local)
+        for name, value in quiet(device.name, wanted.version).items():
+            self._kernel.write_sysctl(name, value)
         own = ip_interface(device.address)
         self._kernel.ensure_address(device.name, own)
         for address in self._kernel.addresses(device.name):
@@ -183,6 +185,13 @@ class OverlayDriver:
         for text in sorted(problems - self._problems):
             self._log.warning("overlay_incomplete", reason=text)
         self._problems = problems
+
+
+def quiet(device: str, version: int) -> dict[str, str]:
+    """A tunnel's settings: no redirect counts. The owner of a VM's block, which sends on what comes
+    for the VM, would be told apart by its kernel: `you could ask the VM's node yourself`. Who
+    believes that keeps to it when the VM has moved on."""
+    return {f"net/ipv{version}/conf/{device}/accept_redirects": "0"}
 
 
 def _same_ground(one: Overlay, other: Overlay) -> bool:

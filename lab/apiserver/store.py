@@ -1,7 +1,7 @@
 """Objects with one global resourceVersion, compare-and-swap, and a history to watch.
 
 Stored objects are values: nobody changes one in place. Every write makes an `Event` under the
-lock, tells the listener (the journal) before anybody sees it, and wakes all watchers.
+lock, tells the listener (the journal) before anybody sees it, and wakes that resource's watchers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Store:
     def __init__(self, *, history: int = 4096) -> None:
         self._history = history
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed: dict[str, threading.Condition] = {}
+        """What the watchers of a resource wait for: a hundred agents have a thousand watches."""
         self._version = FIRST_VERSION
         self._tables: dict[str, dict[ObjectKey, Json]] = {}
         self._events: dict[str, deque[Event]] = {}
@@ -85,7 +86,7 @@ class Store:
     def put(self, resource: str, key: ObjectKey, body: Json, *, expected: str | None) -> Json:
         """Store an object that is at version `expected` (None: absent); returns it with its new
         resourceVersion. Raises a 409 `ApiError` when it is not."""
-        with self._changed:
+        with self._lock:
             previous = self._check(resource, key, expected)
             return self._commit("MODIFIED" if previous else "ADDED", resource, key, body, previous)
 
@@ -94,7 +95,7 @@ class Store:
     ) -> Json:
         """Remove an object that is at version `expected`; `last` is its final state if that
         differs from the stored one. Raises a 409 `ApiError`."""
-        with self._changed:
+        with self._lock:
             previous = self._check(resource, key, expected)
             return self._commit("DELETED", resource, key, last or previous or {}, previous)
 
@@ -118,7 +119,8 @@ class Store:
         events.append(event)
         while len(events) > self._history:
             self._forgotten[resource] = events.popleft().version
-        self._changed.notify_all()
+        if resource in self._changed:
+            self._changed[resource].notify_all()
         for follower in self._followers:
             follower(event)
         return body
@@ -144,7 +146,8 @@ class Store:
         Raises 410 or, for a version of the future, 504.
         """
         until = time.monotonic() + wait
-        with self._changed:
+        with self._lock:
+            changed = self._changed.setdefault(resource, threading.Condition(self._lock))
             if version > self._version:
                 raise too_large_version(version, self._version)
             while True:
@@ -155,7 +158,7 @@ class Store:
                 left = until - time.monotonic()
                 if found or left <= 0 or ended():
                     return found, self._version
-                self._changed.wait(left)
+                changed.wait(left)
 
     def _after(self, resource: str, version: int) -> Iterable[Event]:
         newest_first = []
@@ -167,15 +170,16 @@ class Store:
 
     def wake(self) -> None:
         """Let every waiting watcher look around (the server is stopping, or cuts streams)."""
-        with self._changed:
-            self._changed.notify_all()
+        with self._lock:
+            for changed in self._changed.values():
+                changed.notify_all()
 
     def compact(self) -> int:
         """Forget all history, as etcd's compaction does; returns the version kept."""
-        with self._changed:
+        with self._lock:
             self._events.clear()
             self._floor = self._version
-            self._changed.notify_all()
+            self.wake()
             return self._version
 
     def snapshot(self) -> Json:
@@ -190,7 +194,7 @@ class Store:
 
     def restore(self, snapshot: Json, events: Iterable[Event] = ()) -> None:
         """Replace everything by a snapshot and the writes after it. History begins here."""
-        with self._changed:
+        with self._lock:
             self._tables = {
                 resource: {
                     (body["metadata"].get("namespace", ""), body["metadata"]["name"]): body

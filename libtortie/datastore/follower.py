@@ -1,10 +1,10 @@
 """Notice commits of any process to a SQLite file: one thread, one connection, one feed.
 
 A commit in WAL mode is written to the `-wal` file (inotify wakes us) and then published in
-shared memory, which no event announces. So after each event the thread looks at once and then
-again after 0.5, 2, 8… ms, until it is back at its idle pace of 100 ms, which alone would do
-where inotify is not to be had. What this process commits the feed has by then: it is told where
-the log ends, and wakes nobody.
+shared memory, which no event announces. So after the first of a commit's events the thread lets
+0.2 ms pass and looks, and then again after 0.5, 2, 8… ms, until it is back at its idle pace of
+100 ms, which alone would do where inotify is not to be had. What this process commits the feed
+has by then: it is told where the log ends, and wakes nobody.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from libtortie.errors import TortieError
 
 IDLE = 0.1
 IDLE_WITHOUT_INOTIFY = 0.02
+COMMIT = 0.0002
+"""A commit is several writes, and there is nothing to see before the last."""
 BRISK = 0.0005
 SLOWER = 4
 """By how much each look that found nothing lets the next one wait longer."""
@@ -83,7 +85,11 @@ class Follower:
 
     def _wait(self, seconds: float) -> bool:
         if self._watch is not None:
-            return self._watch.wait(seconds)
+            touched = self._watch.wait(seconds)
+            if touched:
+                self._stopping.wait(COMMIT)
+                self._watch.wait(0.0)  # of the same commit: looked at together
+            return touched
         self._stopping.wait(seconds)
         return False
 

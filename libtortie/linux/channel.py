@@ -18,7 +18,8 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from libtortie.errors import KernelError, Unavailable
 from libtortie.linux.wire import attributes
@@ -49,6 +50,17 @@ IFNAME_MAX = 15
 _SIOCGIFNAME = 0x8910
 _SIOCGIFINDEX = 0x8933
 _IFREQ = struct.Struct("=16si20x")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request to change something: message type, flags, body, and what it is in words."""
+
+    kind: int
+    flags: int
+    body: bytes
+    what: str
+
 
 Message = tuple[int, memoryview]
 """A message's type and its body after the netlink header."""
@@ -108,6 +120,24 @@ class Channel:
             sequence = self._send(kind, flags | NLM_F_ACK, body, what)
             for _ in self._answers(sequence, what):
                 continue
+
+    def together(self, changes: Sequence[Change]) -> list[Refused | None]:
+        """Send changes in one datagram: the kernel makes them in this order, with nothing of ours
+        in between; what it refused of each. Raises Unavailable."""
+        with self._lock:
+            sequences = self._send_all(changes)
+            return [
+                self._verdict(sequence, one.what)
+                for sequence, one in zip(sequences, changes, strict=True)
+            ]
+
+    def _verdict(self, sequence: int, what: str) -> Refused | None:
+        try:
+            for _ in self._answers(sequence, what):
+                continue
+        except Refused as error:
+            return error
+        return None
 
     def get(self, kind: int, body: bytes, what: str) -> Message | None:
         """Ask for one object. Raises Refused, Unavailable."""
@@ -181,15 +211,24 @@ class Channel:
             self._sock = None
 
     def _send(self, kind: int, flags: int, body: bytes, what: str) -> int:
+        return self._send_all((Change(kind, flags, body, what),))[0]
+
+    def _send_all(self, changes: Sequence[Change]) -> list[int]:
+        """Their sequence numbers."""
         sock = self._usable()
-        sequence = next(self._sequence) & 0xFFFFFFFF
-        header = HEADER.pack(HEADER.size + len(body), kind, flags | NLM_F_REQUEST, sequence, 0)
+        sequences, data = [], bytearray()
+        for one in changes:
+            sequences.append(next(self._sequence) & 0xFFFFFFFF)
+            size, flags = HEADER.size + len(one.body), one.flags | NLM_F_REQUEST
+            data += HEADER.pack(size, one.kind, flags, sequences[-1], 0) + one.body
+            data += bytes(-size % 4)
         try:
-            sock.send(header + body)
+            sock.send(data)
         except OSError as error:
             self._drop()
+            what = ", ".join(one.what for one in changes)
             raise Unavailable(f"{what}: cannot ask the kernel: {error}") from error
-        return sequence
+        return sequences
 
     def _answers(
         self, sequence: int, what: str, wanted: bytes | None = None

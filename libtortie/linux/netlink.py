@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from libtortie.errors import KernelError, NotFound
+from libtortie.errors import KernelError, NotFound, TortieError
 from libtortie.linux import routes as route_wire
 from libtortie.linux import sysctl, veth, wire
-from libtortie.linux.channel import Refused
+from libtortie.linux.channel import NLM_F_ACK, Change, Refused
 from libtortie.linux.netns import DEADLINE
 from libtortie.linux.port import (
     MAIN_TABLE,
@@ -27,6 +27,7 @@ from libtortie.linux.port import (
     VethPair,
 )
 from libtortie.linux.rtnetlink import (
+    RTM_DELADDR,
     RTM_DELROUTE,
     RTM_GETADDR,
     RTM_GETROUTE,
@@ -115,6 +116,20 @@ class NetlinkKernel:
         except Refused as error:
             raise _link_or_kernel_error(error) from error
 
+    def delete_address(self, ifname: str, address: IPInterface) -> bool:
+        """Take an address from a link; False when it has none such, or there is no such link."""
+        ifindex = self._space.names.ifindex(ifname)
+        if not ifindex:
+            return False
+        body = wire.address_change(ifindex, address)
+        try:
+            self._space.channel.request(RTM_DELADDR, 0, body, f"delete {address} of {ifname}")
+        except Refused as error:
+            if error.code in (errno.EADDRNOTAVAIL, errno.ENODEV):
+                return False
+            raise
+        return True
+
     def routes(
         self,
         *,
@@ -161,13 +176,28 @@ class NetlinkKernel:
 
     def ensure_route(self, route: Route) -> None:
         """Add a route, or replace the one with its key. Raises NotFound for no such link."""
-        ifindex = self._space.ifindex(route.ifname) if route.ifname else 0
-        body = route_wire.route_addition(route, ifindex)
-        flags = NLM_F_CREATE | NLM_F_REPLACE
-        try:
-            self._space.channel.request(RTM_NEWROUTE, flags, body, f"add {_shown(route)}")
-        except Refused as error:
-            raise _link_or_kernel_error(error) from error
+        (error,) = self.ensure_routes((route,))
+        if error is not None:
+            raise error
+
+    def ensure_routes(self, routes: Sequence[Route]) -> tuple[TortieError | None, ...]:
+        """Add or replace routes, one right after the other; what is wrong with each."""
+        wrong: dict[int, TortieError] = {}
+        changes: dict[int, Change] = {}
+        for number, route in enumerate(routes):
+            try:
+                ifindex = self._space.ifindex(route.ifname) if route.ifname else 0
+            except NotFound as error:
+                wrong[number] = error
+                continue
+            flags = NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK
+            body = route_wire.route_addition(route, ifindex)
+            changes[number] = Change(RTM_NEWROUTE, flags, body, f"add {_shown(route)}")
+        refused = self._space.channel.together(tuple(changes.values())) if changes else []
+        for number, verdict in zip(changes, refused, strict=True):
+            if verdict is not None:
+                wrong[number] = _link_or_kernel_error(verdict)
+        return tuple(wrong.get(number) for number in range(len(routes)))
 
     def delete_route(self, route: Route) -> bool:
         """Delete the route with this key; with an ifname only if it points there."""
@@ -195,7 +225,7 @@ class NetlinkKernel:
 
     def visit(self, work: Callable[[], T]) -> T:
         """Do something inside the namespace: what it asks of us there takes no further visit."""
-        return self._space.run(work)
+        return self._space.visit(work)
 
     def events(self) -> Monitor:
         """Link and route changes from this call on; ends when `close` is called.

@@ -7,12 +7,13 @@ kernel refuses is a `KernelError` naming request and object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from typing import Protocol, TypeVar
 
+from libtortie.errors import TortieError
 from libtortie.model.ipam import IPAddress
 
 IPNetwork = IPv4Network | IPv6Network
@@ -183,6 +184,10 @@ class Kernel(Protocol):
         """
         ...
 
+    def delete_address(self, ifname: str, address: IPInterface) -> bool:
+        """Take an address from a link; False when it has none such, or there is no such link."""
+        ...
+
     def routes(
         self,
         *,
@@ -202,6 +207,13 @@ class Kernel(Protocol):
         """Add a route, or replace the one with its key (table, dst, priority).
 
         Raises NotFound for no such link, KernelError for one that is down.
+        """
+        ...
+
+    def ensure_routes(self, routes: Sequence[Route]) -> tuple[TortieError | None, ...]:
+        """`ensure_route` for several, one right after the other; what is wrong with each.
+
+        One that is refused keeps no other from being made. Raises Unavailable.
         """
         ...
 

@@ -35,15 +35,16 @@ def ensure_veth(host: Space, pod: Space, pair: VethPair) -> tuple[Link, Link]:
 
 def _ensure_once(host: Space, pod: Space, pair: VethPair) -> tuple[Link, Link] | None:
     """One round; None when another one changed the links in between."""
-    near = host.find(pair.host_name)
-    if near is not None:
+    if not _create(host, pod, pair):
+        near = host.find(pair.host_name)
+        if near is None:
+            return None
         far = _far_end(host, pod, pair, near)
         if far is not None:
             _correct(host, near.link, pair.mtu, pair.host_mac, pair.alias)
             _correct(pod, far, pair.mtu, pair.pod_mac)
             return _read(host, pod, pair)
         host.delete_link(pair.host_name)
-    if not _create(host, pod, pair):
         return None
     if pair.alias:  # the kernel takes no alias in the request that makes a link
         host.change_link(pair.host_name, alias=pair.alias)
@@ -85,7 +86,10 @@ def _create(host: Space, pod: Space, pair: VethPair) -> bool:
     body = wire.veth_creation(near, far, mtu=pair.mtu, queues=pair.queues)
     if host.create_link(pair.host_name, body):
         return True
-    if pod.find(pair.pod_name) is not None and host.find(pair.host_name) is None:
+    # Ends of a pair come and go together, so the pod's is another's only if the host's was missing
+    # before and after it was seen.
+    free, taken = host.find(pair.host_name) is None, pod.find(pair.pod_name) is not None
+    if free and taken and host.find(pair.host_name) is None:
         raise KernelError(f"{pair.pod_netns} has a link named {pair.pod_name} already")
     return False
 

@@ -31,6 +31,7 @@ _NETNSA_NSID, _NETNSA_FD = 1, 3
 ATTRIBUTE = struct.Struct("=HH")
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFADDRMSG = struct.Struct("=BBBBI")
+_SCOPE_LINK = 253
 U32 = struct.Struct("=I")
 
 
@@ -257,11 +258,16 @@ def address_query(ifindex: int) -> bytes:
 
 
 def address_change(ifindex: int, address: IPInterface) -> bytes:
-    """RTM_NEWADDR or RTM_DELADDR. IPv6 without duplicate address detection: IPAM did that."""
+    """RTM_NEWADDR or RTM_DELADDR. IPv6 without duplicate address detection: IPAM did that.
+
+    An IPv4 address of 169.254.0.0/16 is of its link alone: none that the kernel chooses for
+    packets to elsewhere. (The scope of an IPv6 address the kernel knows itself.)
+    """
+    scope = _SCOPE_LINK if address.version == 4 and address.ip.is_link_local else 0
     flags = _IFA_F_NODAD if address.version == 6 else 0
     family, prefixlen = family_of(address.version), address.network.prefixlen
     packed = address.ip.packed
-    header = _IFADDRMSG.pack(family, prefixlen, flags, 0, ifindex)
+    header = _IFADDRMSG.pack(family, prefixlen, flags, scope, ifindex)
     return header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
 
 

@@ -18,7 +18,7 @@ from libtortie.errors import InvalidInput
 from libtortie.model import selectors
 from libtortie.model.fields import ASNumber, NetworkText, network_of
 from libtortie.model.ipam import IPAddress
-from libtortie.model.plain_ip import plain_address
+from libtortie.model.plain_ip import can_be_reached, plain_address
 from libtortie.model.resources import Wire
 from libtortie.model.times import parse_duration
 
@@ -74,6 +74,18 @@ def _checked(check: Any, *, empty: bool = True) -> AfterValidator:
         return text
 
     return AfterValidator(checked)
+
+
+def _of_family(version: int) -> AfterValidator:
+    """An address of a family that a workload can send to; IPv4 has no zones that would matter."""
+
+    def check(text: str) -> None:
+        found = plain_address(text)
+        near = found.version == 4 and found.is_link_local
+        if found.version != version or not (near or can_be_reached(found)):
+            raise ValueError(f"{text!r} is no IPv{version} address that a neighbour can have")
+
+    return _checked(check)
 
 
 def _selects(text: str) -> None:
@@ -219,6 +231,12 @@ class BGPConfigurationWire(Wire):
     node_mesh_max_restart_time: RestartText = ""
     bind_mode: Literal["", "None", "NodeIP"] = ""
     ignored_interfaces: tuple[IgnoredText, ...] = ()
+    local_workload_peering_ipv4: Annotated[AddressText, _of_family(4)] = Field(
+        default="", alias="localWorkloadPeeringIPV4"
+    )
+    local_workload_peering_ipv6: Annotated[AddressText, _of_family(6)] = Field(
+        default="", alias="localWorkloadPeeringIPV6"
+    )
     program_cluster_routes: Literal[
         "", "Enabled", "Disabled", "EnabledIPIPOnly", "EnabledNoEncapOnly"
     ] = ""
@@ -240,6 +258,8 @@ ONLY_DEFAULT = frozenset(
         "service_load_balancer_aggregation",
         "node_mesh_password",
         "node_mesh_max_restart_time",
+        "local_workload_peering_ipv4",
+        "local_workload_peering_ipv6",
     }
 )
 """Fields of a BGPConfiguration that mean something in `default` alone."""

@@ -34,6 +34,7 @@ class Step(StrEnum):
     PREPARED = "prepared"
     HEARD = "heard"
     RAISED = "raised"
+    REACHED = "reached"  # the network's part of the downtime is over, and measured
     SETTLED = "settled"
     LEFT = "left"
     REFUSED = "refused"
@@ -86,7 +87,7 @@ _LONGEST = 1024
 
 def to_wire(fact: Fact) -> dict[str, Any]:
     """A fact for JSON; what is empty is left out."""
-    wire: dict[str, Any] = {"at": _stamp(fact.at), "what": fact.what.value}
+    wire: dict[str, Any] = {"at": stamp(fact.at), "what": fact.what.value}
     wire |= {name: text[:_LONGEST] for name in _TEXTS if (text := getattr(fact, name))}
     if fact.addresses:
         wire["addresses"] = [str(one) for one in fact.addresses]
@@ -111,6 +112,6 @@ def from_wire(where: str, wire: object) -> Fact:
     return Fact(at, what, addresses=addresses, details=details, **texts)
 
 
-def _stamp(at: datetime) -> str:
+def stamp(at: datetime) -> str:
     """RFC 3339, to the millisecond."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -21,6 +21,7 @@ from tests.fakes.helm import (
     HELM,
     KUBERNETES,
     ROOT,
+    Object,
     conflist,
     helm,
     node_yaml,
@@ -29,6 +30,7 @@ from tests.fakes.helm import (
     pods,
     refused,
     rendered,
+    values,
 )
 from tests.fakes.kubectl import Kubectl, kubectl_for
 
@@ -46,6 +48,7 @@ CASES = (
     ('kubernetesAPI="https://10.0.0.1:6443"', 'calicoAPIGroup="projectcalico.org/v3"'),
     ('pools.ipv6={"cidr":"fd00::/48","blockSize":122}', 'agent.ip6="autodetect"'),
     ("controllers.replicas=1", "cni.takeover=true", 'agent.config={"bird":{"bfd":true}}'),
+    ("admission.enabled=true", "controllers.page.enabled=true"),
     ('agent.affinity={"nodeAffinity":{}}', 'controllers.affinity={"podAntiAffinity":{}}'),
 )
 """Together every line of the templates that a value turns on or off."""
@@ -166,6 +169,10 @@ def test_pools_in_the_overlay_are_asked_for() -> None:
         ('cni.binDir="opt/cni/bin"', "binDir"),
         ('cni.config={"type":"calico"}', "type is not ours to change"),
         ("metrics.serviceMonitor.enabled=true", "needs metrics.tokenSecret"),
+        ('admission.kind="opa"', "kind"),
+        ("admission.controllers=[]", "controllers"),
+        ("""admission.controllers=["a', 'b"]""", "controllers"),
+        ("controllers.page.port=0", "port"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(change: str, said: str) -> None:
@@ -180,6 +187,72 @@ def test_the_alerts_are_the_shipped_ones() -> None:
     rule = only("PrometheusRule", "tortie", rendered("metrics.prometheusRule.enabled=true"))
     shipped = (ROOT / "conf" / "monitoring" / "tortie-alerts.yaml").read_text()
     assert rule["spec"] == yaml.safe_load(shipped)
+
+
+ADMISSION = ROOT / "conf" / "admission"
+FORMS = {
+    "vap": "validating-admission-policy",
+    "kyverno": "kyverno",
+    "gatekeeper": "gatekeeper",
+}
+SERVED = "--api-versions=constraints.gatekeeper.sh/v1beta1/TortieVMOwner"
+
+
+def admission(kind: str, *changes: str, served: str = SERVED) -> list[Object]:
+    """What the chart adds for a form of the policy."""
+    chosen = ("admission.enabled=true", f'admission.kind="{kind}"', *changes)
+    done = helm(
+        "template", "tortie", str(CHART), "--namespace=kube-system", f"--kube-version={KUBERNETES}",
+        "--show-only=templates/admission.yaml", *([served] if served else []), *values(*chosen),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return objects(done.stdout)
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_an_admission_policy_is_the_shipped_one(kind: str) -> None:
+    assert admission(kind) == objects((ADMISSION / f"{FORMS[kind]}.yaml").read_text())
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_an_admission_policy_names_the_accounts_that_are_said(kind: str) -> None:
+    """Each of them, and no other: judged in test_admission_policies, whose text this is."""
+    accounts = ["system:serviceaccount:openshift-cnv:kubevirt-controller", "u@example.com"]
+    found = admission(kind, f"admission.controllers={json.dumps(accounts)}")
+    text = (ADMISSION / f"{FORMS[kind]}.yaml").read_text()
+    in_cel, in_json = ("[" + ", ".join(m + one + m for one in accounts) + "]" for m in "'\"")
+    shipped = "system:serviceaccount:kubevirt:kubevirt-controller"
+    text = text.replace(f"['{shipped}']", in_cel).replace(f'["{shipped}"]', in_json)
+    assert shipped not in text
+    assert found == objects(text)
+
+
+def test_no_admission_policy_is_the_default_and_is_said_to_be() -> None:
+    kinds = {one["kind"] for one in rendered()}
+    assert not kinds & {"ValidatingAdmissionPolicy", "ClusterPolicy", "ConstraintTemplate"}
+
+
+def test_a_constraint_waits_for_its_kind() -> None:
+    assert [one["kind"] for one in admission("gatekeeper", served="")] == ["ConstraintTemplate"]
+
+
+def test_a_kubernetes_without_the_kind_is_told_at_once() -> None:
+    done = helm(
+        "template", "tortie", str(CHART), "--namespace=kube-system", "--kube-version=1.29.0",
+        "--set=admission.enabled=true",
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "admission.kind vap needs Kubernetes 1.30 or later" in done.stderr
+
+
+def test_the_page_is_on_the_pods_loopback() -> None:
+    def args(*changes: str) -> list[str]:
+        (container,) = pods(rendered(*changes))["tortie-controllers"]["spec"]["containers"]
+        return [one for one in container["args"] if "page" in one]
+
+    assert args() == []
+    found = args("controllers.page.enabled=true", "controllers.page.port=9999")
+    assert found == ["--page-port=9999"]
 
 
 def test_birds_pods_are_no_affair_of_the_agents() -> None:

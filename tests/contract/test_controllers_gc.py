@@ -299,6 +299,14 @@ def test_on_the_kubernetes_datastore(tmp_path: Path, group: Group) -> None:
             site.close()
 
 
+def test_a_cluster_without_kubevirt_and_without_its_vms_is_well(
+    site: Site, server: ApiServer
+) -> None:
+    server.api.catalogue.hide("kubevirt.io")
+    _, complaint = site(*ONCE)
+    assert complaint == ""
+
+
 def test_a_daemon_that_was_there_before_kubevirt_frees_a_vms_address_only_when_the_api_knows_vms(
     site: Site, server: ApiServer
 ) -> None:
@@ -310,8 +318,10 @@ def test_a_daemon_that_was_there_before_kubevirt_frees_a_vms_address_only_when_t
     server.api.catalogue.hide("kubevirt.io")
     site.start("--grace", "100ms", "--period", "50ms", out=subprocess.DEVNULL)
     until("it collects", lambda: not leaked(site), seconds=DEADLINE)
-    kept, _ = site(*ONCE, "--dry-run")
-    assert any("the kind is not served" in line and "virtualmachines" in line for line in kept)
+    for options in (("--dry-run",), ()):
+        kept, complaint = site(*ONCE, *options, status=1)
+        assert any("the kind is not served" in line and "virtualmachines" in line for line in kept)
+        assert "Error: what the API does not speak for is kept: virtualmachine" in complaint
     assert client.by_handle(handle)
     server.api.catalogue.offer("kubevirt.io")
     until("the VM is known to be gone", lambda: not client.by_handle(handle), seconds=DEADLINE)

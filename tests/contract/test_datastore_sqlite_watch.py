@@ -73,7 +73,7 @@ class ScriptedWatch:
 
     def wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
-        if len(self.waits) == 3:
+        if len(self.waits) == 4:
             self._publish()
         if len(self.waits) > 10:
             self._ended.wait(DEADLINE)
@@ -94,8 +94,8 @@ def test_an_event_before_its_commit_is_published_is_looked_at_again(
         script = ScriptedWatch(lambda: writer.create(HandleKey("h"), handle()))
         monkeypatch.setattr(follower, "_file_watch", lambda _: script)
         assert isinstance(first_event(store, start), Put)
-        looks = script.waits[:3]
-    assert looks == [follower.IDLE, follower.BRISK, follower.SLOWER * follower.BRISK]
+        looks = script.waits[:4]
+    assert looks == [follower.IDLE, 0.0, follower.BRISK, follower.SLOWER * follower.BRISK]
     assert max(script.waits) <= follower.IDLE
 
 

@@ -35,7 +35,14 @@ from tests.fakes.tcp_proxy import TcpProxy
 VM, POD = ip_address("10.65.0.2"), ip_address("10.66.0.5")
 TARGET = EndpointId("default", "target")
 LIMITS = Limits(step=PATIENCE, idle=PATIENCE)
-PACE = Pace(interval=0.02, first_pause=0.01, longest_pause=0.05, late=PATIENCE, answer=PATIENCE)
+PACE = Pace(
+    interval=0.02,
+    first_pause=0.01,
+    longest_pause=0.05,
+    late=PATIENCE,
+    answer=PATIENCE,
+    settle=0.01,
+)
 HERE = IPv4Address("127.0.0.1")
 PERMIT = Permit("target", "vmi-1", frozenset({VM}))
 WISH = Wish("mig-1", "vmi-1", (VM,), "source", HERE)
@@ -157,6 +164,31 @@ def test_the_last_copy_is_taken_when_the_vm_was_heard(tmp_path: Path) -> None:
         assert [line["last"] for line in pair.target.log.of("conntrack_copied")] == [False, True]
         pair.want(replace(WISH, arrived=True))
         assert pair.dialled == 1
+
+
+def test_the_source_knows_at_once_and_reads_its_table_later(tmp_path: Path) -> None:
+    """A reading holds up what the node forwards: the routes go first."""
+    with ExitStack() as stack:
+        pair = Pair(tmp_path, stack, replace(PACE, interval=3600.0, settle=0.3))
+        noticed: list[float] = []
+        pair.server.notice = lambda *_: noticed.append(time.monotonic())
+        pair.permit()
+        pair.want(WISH)
+        until("the first copy was asked for", lambda: pair.source.table.read_at)
+        pair.want(replace(WISH, arrived=True))
+        until("the last came", lambda: _ended(pair, "whole"))
+        assert pair.source.table.read_at[-1] - noticed[0] >= 0.3
+        assert len(pair.source.table.read_at) == 2
+
+
+def test_who_stops_does_not_wait_for_the_routes(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        pair = Pair(tmp_path, stack, replace(PACE, settle=3600.0))
+        pair.permit()
+        pair.want(replace(WISH, arrived=True))
+        until("the source was told", lambda: pair.source.log.of("cut_over_noticed"))
+        pair.source.hand_over.stop()
+        until("it has read", lambda: pair.source.table.read_at)
 
 
 def _ended(pair: Pair, result: str) -> float:

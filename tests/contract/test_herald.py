@@ -1,5 +1,5 @@
-"""The owner of a VM's block is told at once that the VM has come; whatever goes wrong, nothing
-waits for it and nothing is said that is not so."""
+"""Source and owner of a VM's block are told at once that the VM has come, and again while that is
+wanted; whatever goes wrong, nothing waits for it and nothing is said that is not so."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from felix_shim.exchange import Wish
-from felix_shim.herald import Herald, Tidings, tidings
+from felix_shim.herald import Addressee, Herald, Tidings, tidings
 from felix_shim.model import EndpointId
 from felix_shim.peer_messages import Moved, Request
 from felix_shim.peers import Link, PeerServer, dial
+from felix_shim.roster import Local
 from libtortie.errors import Unavailable
 from libtortie.model.ipam import IPAddress
 from tests.contract.test_peers import LIMITS, REQUEST, Cluster, spawn
@@ -29,6 +30,7 @@ ENDPOINT = EndpointId("default", "tgt")
 COMING = Tidings("m1", VM, "n1", IPv4Address("127.0.0.1"))
 HERE = replace(COMING, arrived=True)
 HEARD = ("n2", "m1", VM)
+OWNER = (ENDPOINT, "n1")
 
 
 @dataclass
@@ -92,44 +94,63 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_it_is_told_when_the_vm_has_come_and_not_before(site: Site) -> None:
     site.serve()
-    site.herald.want({ENDPOINT: COMING})
+    site.herald.want({OWNER: COMING})
     until("a connection stands", lambda: site.dialled)
-    site.herald.want({ENDPOINT: COMING})
+    site.herald.want({OWNER: COMING})
     assert (site.heard, len(site.threads)) == ([], 1)
-    site.herald.want({ENDPOINT: HERE})
+    site.herald.want({OWNER: HERE})
     until("it is told", lambda: site.heard)
+    site.herald.want({OWNER: HERE})
+    site.herald.want({})
     site.ended()
-    assert site.heard == [HEARD]
-    site.herald.want({ENDPOINT: HERE})
-    assert len(site.threads) == 1, "once"
+    assert (site.heard, len(site.threads)) == ([HEARD], 1)
     assert site.cluster.log.of("cut_over_told") == [{"node": "n1", "migration_uid": "m1"}]
 
 
 def test_an_owner_that_is_away_is_told_when_it_comes(site: Site) -> None:
-    site.herald.want({ENDPOINT: HERE})
+    site.herald.want({OWNER: HERE})
     until("it was tried", lambda: len(site.dialled) > 1)
     site.serve()
     until("it is told", lambda: site.heard)
     assert site.heard == [HEARD]
 
 
-def test_old_news_is_given_up(site: Site) -> None:
-    site.herald.want({ENDPOINT: HERE})
+def test_it_is_said_again_while_it_is_wanted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("felix_shim.herald.REPEAT_SECONDS", 0.01)
+    site.serve()
+    site.herald.want({OWNER: HERE})
+    until("it is told, and told again", lambda: len(site.heard) > 2)
+    site.herald.want({})
+    site.ended()
+    assert set(site.heard) == {HEARD}
+    assert len(site.dialled) == 1, "by one connection"
+    assert len(site.cluster.log.of("cut_over_told")) == 1
+
+
+def test_who_is_away_for_long_is_complained_of_once_and_told_all_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("felix_shim.herald.REPEAT_SECONDS", 0.01)
+    site.herald.want({OWNER: HERE})
     until("it was tried", lambda: len(site.dialled) > 1)
     site.now += 11
-    site.ended()
+    until("it is said", lambda: site.cluster.log.of("cut_over_not_told"))
+    tried = len(site.dialled)
+    until("it is tried again", lambda: len(site.dialled) > tried + 1)
     assert site.heard == []
     (line,) = site.cluster.log.of("cut_over_not_told")
     assert (line["node"], line["reason"]) == ("n1", "nobody listens")
+    site.serve()
+    until("it is told", lambda: site.heard)
 
 
 def test_what_nobody_wants_any_more_is_not_told(site: Site) -> None:
     site.serve()
-    site.herald.want({ENDPOINT: COMING})
+    site.herald.want({OWNER: COMING})
     until("a connection stands", lambda: site.dialled)
     site.herald.want({})
     site.ended()
-    site.herald.want({ENDPOINT: replace(HERE, migration_uid="m2")})
+    site.herald.want({OWNER: replace(HERE, migration_uid="m2")})
     until("the next one is told", lambda: site.heard)
     assert site.heard == [("n2", "m2", VM)]
 
@@ -139,9 +160,9 @@ def test_a_connection_that_waited_for_long_is_made_anew(
 ) -> None:
     monkeypatch.setattr("felix_shim.herald.IDLE_SECONDS", 0.01)
     site.serve()
-    site.herald.want({ENDPOINT: COMING})
+    site.herald.want({OWNER: COMING})
     until("there were several", lambda: len(site.dialled) > 2)
-    site.herald.want({ENDPOINT: HERE})
+    site.herald.want({OWNER: HERE})
     until("it is told", lambda: site.heard)
 
 
@@ -167,13 +188,32 @@ def test_a_notice_is_no_request_for_connections(site: Site) -> None:
 
 def test_who_is_to_be_told() -> None:
     wish = Wish("m1", "vmi", VM, source="n0", arrived=True)
-    nodes = {"n1": IPv4Address("127.0.0.1")}
+    nodes = {"n1": IPv4Address("127.0.0.1"), "n0": IPv4Address("127.0.0.2")}
 
-    def told(owner: str, wish: Wish = wish) -> dict[EndpointId, Tidings]:
-        return tidings({ENDPOINT: wish}, lambda address: owner, nodes.get)
+    def told(owner: str, wish: Wish = wish, *, inside: bool = True) -> dict[Addressee, Tidings]:
+        return tidings({ENDPOINT: wish}, Where(owner, inside), nodes.get)
 
-    assert told("n1") == {ENDPOINT: HERE}
-    assert told("n1", replace(wish, arrived=False)) == {ENDPOINT: COMING}
-    assert told("") == {}, "not in the overlay, or from a block of this node"
-    assert told("n0") == {}, "the source is told with the request for connections"
-    assert told("n9") == {}, "it has no address"
+    source = (ENDPOINT, "n0"), replace(HERE, node="n0", node_address=nodes["n0"])
+    assert told("n1") == dict([(OWNER, HERE), source])
+    assert told("n1", replace(wish, arrived=False))[OWNER] == COMING
+    assert told("n1", replace(wish, source="")) == {OWNER: HERE}, "who it was is not known"
+    assert told("") == told("n0") == dict([source]), "the block is of this node, or the source's"
+    assert told("n9") == dict([source]), "it has no address"
+    assert told("", inside=False) == {}, "others need not know"
+
+
+@dataclass
+class Where:
+    """A VM whose block is somebody's, in the overlay or not."""
+
+    owner: str
+    inside: bool = True
+
+    def covers(self, _: IPAddress) -> bool:
+        return self.inside
+
+    def owner_elsewhere(self, _: IPAddress) -> str:
+        return self.owner
+
+    def is_recorded(self, _: Local) -> bool:
+        return False

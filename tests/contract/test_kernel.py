@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
 import pytest
 
@@ -180,7 +180,8 @@ def test_a_visit_is_to_its_own_namespace(host: Kernel, pod: Kernel) -> None:
         host.write_sysctl(name, "0")
         return pod.read_sysctl(name)
 
-    assert pod.visit(both) == "1"
+    assert pod.visit(lambda: pod.visit(both)) == "1"
+    assert host.visit(lambda: (pod.read_sysctl(name), host.read_sysctl(name))) == ("1", "0")
     assert (host.read_sysctl(name), pod.read_sysctl(name)) == ("0", "1")
     with pytest.raises(NotFound):
         pod.visit(lambda: pod.read_sysctl("net/ipv4/conf/nobody/proxy_arp"))
@@ -247,6 +248,19 @@ def test_addresses_of_both_families(host: Kernel, pod: Kernel, pod_path: str) ->
     held = [address for address in pod.addresses("eth0") if not address.ip.is_link_local]
     assert sorted(map(str, held)) == sorted(map(str, wanted))
     assert not [each for each in host.addresses("cali1") if not each.ip.is_link_local]
+
+
+def test_an_address_is_taken_from_one_link_alone(host: Kernel, pod: Kernel, pod_path: str) -> None:
+    host.ensure_veth(pair_to(pod_path))
+    for text in ("169.254.0.179/32", "fd00:65::179/128"):
+        address = ip_interface(text)
+        host.ensure_address("cali1", address)
+        pod.ensure_address("eth0", address)
+        assert host.delete_address("cali1", address)
+        assert not host.delete_address("cali1", address), "it is gone"
+        assert not host.delete_address("cali9", address), "no such link"
+        assert address not in host.addresses("cali1")
+        assert address in pod.addresses("eth0")
 
 
 def test_addresses_of_a_missing_link(host: Kernel) -> None:

@@ -256,15 +256,17 @@ def test_links_that_come_and_go_under_our_hands(
     made = 0
     ends = time.monotonic() + PATIENCE
     attempts = itertools.count()
-    while next(attempts) < 60 or (not made and time.monotonic() < ends):
-        try:
-            host.ensure_veth(pair_to(paths[1]))
-            made += 1
-        except KernelError as error:
-            assert "keep appearing" in str(error) or "cali1" in str(error)
-    stop.set()
-    for thread in threads:
-        thread.join(PATIENCE)
+    try:
+        while next(attempts) < 60 or (not made and time.monotonic() < ends):
+            try:
+                host.ensure_veth(pair_to(paths[1]))
+                made += 1
+            except KernelError as error:
+                assert "keep appearing" in str(error) or "cali1" in str(error)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
     assert not surprises
     assert made
     near, far = host.ensure_veth(pair_to(paths[1]))

@@ -31,6 +31,25 @@ def test_metric_is_part_of_the_key(host: Kernel, pod_path: str) -> None:
     assert host.routes() == (vm_route(512),)
 
 
+def test_routes_of_both_families_are_made_together(host: Kernel, pod_path: str) -> None:
+    """One that is refused keeps no other from being made, wherever it stands."""
+    host.ensure_veth(pair_to(pod_path))
+    four = vm_route(512)
+    six = Route(dst=VM6, priority=512, ifname=four.ifname)
+    lost = vm_route(1024, "cali9")
+    found = host.ensure_routes((lost, four, lost, six))
+    assert [type(one) for one in found] == [NotFound, type(None), NotFound, type(None)]
+    assert host.routes() == (four,)
+    assert [one.priority for one in host.routes(dst=six.dst)] == [512]
+    down = pair_to(pod_path, "cali2", "eth1")
+    host.ensure_veth(down)
+    host.set_link("cali2", up=False)
+    refused, made = host.ensure_routes((vm_route(100, "cali2"), vm_route(200)))
+    assert isinstance(refused, KernelError)
+    assert made is None
+    assert host.ensure_routes(()) == ()
+
+
 def test_a_route_with_the_same_key_is_replaced(host: Kernel, pod_path: str) -> None:
     host.ensure_veth(pair_to(pod_path, "cali1", "eth0"))
     host.ensure_veth(pair_to(pod_path, "cali2", "eth1"))

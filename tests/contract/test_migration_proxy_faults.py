@@ -18,6 +18,7 @@ from libtortie.errors import InvalidInput, NotFound, Unavailable
 from libtortie.jsonlog import NullLog
 from migration_proxy import tcp_sockets, unix_sockets
 from migration_proxy.control import Control, ControlServer
+from migration_proxy.lanes import Lanes
 from migration_proxy.listener import most_burdensome
 from migration_proxy.manager import ProxyManager
 from migration_proxy.model import source_path, target_request
@@ -422,9 +423,9 @@ def test_a_flood_from_one_address_makes_its_own_streams_go() -> None:
     def shaking(party: str) -> Session:
         sock = socket.socket()
         request = target_request(KEY, ["/none"], tls=True)
-        means = Means(None, None, (), Patience(), 10.0)
+        means = Means(None, None, (), Patience(), 10.0, Lanes(1))
         stop = threading.Event()
-        made = Session(request, request.streams[0], sock, means, -1, stop, Order(), party)
+        made = Session(request, request.streams[0], sock, means, stop, Order(), party)
         made.phase = Phase.SHAKING
         return made
 

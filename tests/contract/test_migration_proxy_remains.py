@@ -13,6 +13,7 @@ import pytest
 
 from libtortie.errors import InvalidInput, TortieError
 from migration_proxy.config import TlsConfig
+from migration_proxy.lanes import Lanes
 from migration_proxy.listener import Listener
 from migration_proxy.model import target_request
 from migration_proxy.session import Means, Session
@@ -130,7 +131,7 @@ class _Tired(socket.socket):
 
 def _listener(sock: socket.socket, path: Path, said: list[str]) -> Listener:
     request = target_request(KEY, [str(path)], tls=False)
-    means = Means(None, None, (), Patience(), 10.0)
+    means = Means(None, None, (), Patience(), 10.0, Lanes(1))
     return Listener(
         sock,
         request,

@@ -74,8 +74,14 @@ class Cluster:
         self.asked.append((node, request))
         yield End(len(self.asked))
 
-    def serve(self, credentials: Credentials, limits: Limits = LIMITS, port: int = 0) -> PeerServer:
-        server = PeerServer("127.0.0.1", port, credentials, self.answer, spawn, self.log, limits)
+    def serve(
+        self,
+        credentials: Credentials,
+        limits: Limits = LIMITS,
+        port: int = 0,
+        host: str = "127.0.0.1",
+    ) -> PeerServer:
+        server = PeerServer(host, port, credentials, self.answer, spawn, self.log, limits)
         thread = spawn("server", server.run)
         self.stack.callback(thread.join)
         self.stack.callback(server.stop)
@@ -99,11 +105,18 @@ def ask(link: Link) -> Message | None:
 
 
 def reach(server: PeerServer, credentials: Credentials, node: str = "n1") -> Link:
-    return dial(node, "127.0.0.1", server.port, credentials, LIMITS)
+    return dial(node, server.host, server.port, credentials, LIMITS)
 
 
-def test_both_sides_know_each_other(cluster: Cluster) -> None:
-    server = cluster.serve(cluster.credentials("n1"))
+def test_who_is_not_there_is_named_with_its_address(cluster: Cluster) -> None:
+    for host, shown in (("127.0.0.1", r"127\.0\.0\.1:1"), ("::1", r"\[::1\]:1")):
+        with pytest.raises(Unavailable, match=f"node n1 at {shown}: "):
+            dial("n1", host, 1, cluster.credentials("n2"), LIMITS)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_both_sides_know_each_other(cluster: Cluster, host: str) -> None:
+    server = cluster.serve(cluster.credentials("n1"), host=host)
     with reach(server, cluster.credentials("n2")) as link:
         assert link.node == "n1"
         assert ask(link) == End(1)
@@ -167,6 +180,21 @@ def test_an_expired_certificate_is_not_used_and_not_accepted(cluster: Cluster) -
     with suppress(OSError):
         _tls(server.port, cluster, pair).recv(1)
     until("it is told", lambda: any("expired" in one for one in cluster.refusals()))
+    assert cluster.asked == []
+
+
+def test_a_clock_that_is_behind_is_told_and_no_certificate_taken_before_its_time(
+    cluster: Cluster,
+) -> None:
+    """What was just issued is not valid yet where the clock is an hour behind."""
+    pair = cluster.authority.node("n2", begins=DAY / 24)
+    behind = cluster.credentials("n2", pair)
+    with pytest.raises(Unavailable, match="would not be accepted: certificate is not yet valid"):
+        behind.identity()
+    server = cluster.serve(cluster.credentials("n1"))
+    with suppress(OSError):
+        _tls(server.port, cluster, pair).recv(1)
+    until("it is told", lambda: any("not yet valid" in one for one in cluster.refusals()))
     assert cluster.asked == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import socket
 import sys
@@ -74,3 +75,22 @@ def test_a_proxy_that_could_not_be_watched_is_not_left(monkeypatch: pytest.Monke
         keeper.stop()
         thread.join(120)
     assert "Too many open files" in said.getvalue()
+
+
+@pytest.mark.root
+def test_the_proxy_does_not_go_before_the_guests_with_its_agent() -> None:
+    said = io.StringIO()
+    with short_directory() as place:
+        keeper = ProxyKeeper(FOR_EVER, place / "ctl", JsonLog(said), lambda: False)
+
+        def urgently() -> None:
+            os.setpriority(os.PRIO_PROCESS, 0, -5)  # of this thread, and of whom it starts
+            keeper.run()
+
+        thread = threading.Thread(target=urgently, daemon=True)
+        thread.start()
+        until(lambda: "migration_proxy_started" in said.getvalue())
+        pid = json.loads(said.getvalue().splitlines()[0])["pid"]
+        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 0)
+        keeper.stop()
+        thread.join(120)

@@ -130,7 +130,7 @@ def test_the_only_router_needs_no_name_and_of_several_one_is_asked_for(cluster: 
         (("tor-config", "--vendor", "frr", "--peer", "x"), "BGPPeer x: no such resource"),
         (("tor-config", "--vendor", "frr", "--community", "x"), "--community: 'x' is no community"),
         (("tor-config", "--vendor", "nokia"), "'nokia' is not one of"),
-        (("canary", "n1", "--tor-command", "true"), "{address} must be in it"),
+        (("canary", "n1", "--tor-command", "true"), "{prefix} or {address} must be in it"),
         (("canary", "n1", "--tor-command", "'{address}"), "--tor-command: No closing quotation"),
         (("canary", "n1", "--tor-command", "echo {address}"), "no other node than n1"),
     ],

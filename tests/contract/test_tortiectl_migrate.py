@@ -14,8 +14,19 @@ from ipam.ownership import pod_owner
 from libtortie.datastore.codec import encode
 from libtortie.datastore.crd_names import Group
 from libtortie.datastore.port import Datastore
+from libtortie.history import history, keep
+from libtortie.model.history import Fact, What
 from libtortie.model.keys import Affinities, Blocks, Handles, IPAMConfigKey, Key, Kind
-from tests.fakes.ctl_stores import STORES, CtlOn, on_etcd, on_kubernetes, on_sqlite, thing
+from tests.fakes.ctl_stores import (
+    STORES,
+    CtlOn,
+    on_etcd,
+    on_kubernetes,
+    on_server,
+    on_sqlite,
+    thing,
+)
+from tests.fakes.kubernetes_store import kubernetes_api
 
 RULE = {"action": "Allow"}
 WRITTEN = (
@@ -28,6 +39,12 @@ WRITTEN = (
     thing(Kind.BGP_PEER, "b", peerIP="192.0.2.1", asNumber=1, filters=["f"]),
     thing(Kind.FELIX_CONFIGURATION, "default", floatingIPs="Enabled"),
     thing(Kind.IPAM_CONFIGURATION, "default", strictAffinity=True),
+)
+
+
+FACTS = (
+    Fact(datetime(2026, 8, 1, tzinfo=UTC), What.GRANTED, "n1", "net.Handle1", vm="db"),
+    Fact(datetime(2026, 8, 2, tzinfo=UTC), What.RELEASED, "n1", "net.Handle2", pod="web"),
 )
 
 
@@ -77,6 +94,7 @@ PAIRS = [
 def test_all_of_it_arrives_and_a_repeat_changes_nothing(pair: tuple[CtlOn, CtlOn]) -> None:
     source, target = pair
     fill(source)
+    keep(source.store, FACTS, "test")
     said = source.run("datastore", "migrate", "export", status=1).stderr
     assert "the datastore is not locked" in said
     assert source.run("datastore", "migrate", "lock").output == "Datastore locked.\n"
@@ -95,7 +113,8 @@ def test_all_of_it_arrives_and_a_repeat_changes_nothing(pair: tuple[CtlOn, CtlOn
     client = IPAMClient(target.store, "n1", now=lambda: datetime.now(UTC))
     assert len(client.by_handle("net.Handle3")) == 1
     again = target.run("datastore", "migrate", "import", "-f", "-", text=text).output
-    assert "0 records of IPAM" in again
+    assert "0 records of IPAM, 0 of the history" in again
+    assert history(target.store).facts == history(source.store).facts == FACTS
     assert target.run("datastore", "migrate", "unlock").output == "Datastore unlocked.\n"
 
 
@@ -124,6 +143,41 @@ def test_a_datastore_in_use_is_refused_untouched(tmp_path: Path) -> None:
         assert "is there already, and another: this datastore is in use" in said
         assert ipam(target.store) == before
         assert target.names(Kind.CLUSTER_INFORMATION) == []
+
+
+def test_what_cannot_be_read_of_the_history_stops_nothing(tmp_path: Path) -> None:
+    """Neither here, nor in a file of a version that knows more."""
+    with on_sqlite(tmp_path) as source, on_etcd(tmp_path) as target:
+        fill(source)
+        keep(source.store, FACTS, "test")
+        source.run("datastore", "migrate", "lock")
+        text = source.run("datastore", "migrate", "export").stdout
+        text = text.replace('"what": "released"', '"what": "teleported"')
+        assert "teleported" in text
+        done = target.run("datastore", "migrate", "import", "-f", "-", text=text)
+        assert "1 of the history" in done.stdout
+        assert "not in the history: " in done.stderr
+        assert "teleported" in done.stderr
+        assert history(target.store).facts == FACTS[:1]
+
+
+def test_a_cluster_without_a_place_for_the_history_takes_all_else(tmp_path: Path) -> None:
+    with (
+        on_sqlite(tmp_path) as source,
+        kubernetes_api() as server,
+        on_server(server, Group.V1, tmp_path) as target,
+    ):
+        fill(source)
+        keep(source.store, FACTS, "test")
+        source.run("datastore", "migrate", "lock")
+        text = source.run("datastore", "migrate", "export").stdout
+        server.api.catalogue.hide("tortie.io")
+        done = target.run("datastore", "migrate", "import", "-f", "-", text=text)
+        assert "0 of the history" in done.stdout
+        assert "not in the history: 0 of 2 records are written: " in done.stderr
+        assert ipam(target.store) == ipam(source.store)
+        exported = target.run("datastore", "migrate", "export")
+        assert (exported.stderr, "history" in exported.stdout) == ("", False)
 
 
 def test_endpoints_are_carried_where_they_are_asked_for(tmp_path: Path) -> None:

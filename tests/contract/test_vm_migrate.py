@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from libtortie.history import keep
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import direct
 from libtortie.kube.migrations import Migration, Object
-from libtortie.model.history import Fact, What
+from libtortie.model.history import Fact, Step, What
 from libtortie.model.names import vm_handle
 from tests.fakes.kubectl import Running
 from tests.fakes.kubernetes_store import put_object, stores_of
@@ -229,3 +229,33 @@ def test_one_vm_with_its_owners_and_the_audit(
     assert len(document["audit"]) == 2
     assert document["owners"][0]["active"]["vmi-name"] == "vm1"
     assert "there is no VM and no VMI shop/none" in ctl("vm", "show", "shop/none", code=1).output
+
+
+def test_the_moves_of_one_vm_are_shown_with_their_downtime(
+    ctl: Ctl, server: ApiServer, site: Site
+) -> None:
+    def step(number: int, step: Step, vm: str = "vm1", **details: str) -> Fact:
+        about = {"migration_uid": f"m{number}", "step": step.value, "source": "n1"} | details
+        at = NOW + timedelta(seconds=number)
+        return Fact(at, What.MIGRATION, "n2", namespace="shop", vm=vm, node="n2", details=about)
+
+    def shown() -> list[str]:
+        lines = ctl("vm", "show", "shop/vm1").output.splitlines()
+        return [line.split(maxsplit=2)[2] for line in lines if line.startswith("  moved ")]
+
+    assert shown() == []
+    with stores_of(server, Group.V3) as (store,):
+        first = step(0, Step.PREPARED), step(0, Step.REACHED, downtime_ms="3.250")
+        keep(store, [*first, step(0, Step.SETTLED), step(0, Step.LEFT, "vm2")], "test")
+        assert shown() == ["n1 to n2: settled, network downtime 3.25 ms"]
+        keep(store, [step(number, Step.LEFT) for number in range(1, 12)], "more")
+    found = shown()
+    assert found[:10] == ["n1 to n2: lost"] * 10
+    assert len(found) == 11
+    assert found[10].endswith("before (-o json has all)")
+    moves = json.loads(ctl("vm", "show", "shop/vm1", "-o", "json").stdout)["migrations"]
+    assert len(moves) == 12
+    assert moves[-1] | {"began": "", "ended": ""} == {
+        "uid": "m0", "began": "", "ended": "", "source": "n1", "target": "n2",
+        "outcome": "settled", "networkDowntimeMs": 3.25, "signToRouteMs": None,
+    }  # fmt: skip

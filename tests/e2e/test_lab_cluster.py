@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,15 @@ from lab import control, names, seed
 from lab.children import Child
 from lab.cluster import start_agent, until
 from lab.cni_runtime import load_network
-from lab.measure import Wish, await_echo, guest_ip, measure, start_stream
+from lab.measure import (
+    Wish,
+    await_echo,
+    guest_ip,
+    guest_ips,
+    measure,
+    start_stream,
+    start_streams,
+)
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
 from lab.processes import Recorded, lab_namespaces
 from lab.promises import checks_of
@@ -73,14 +82,36 @@ LATE = (
 """How the names of those promises begin that a busy machine alone may break."""
 
 
-def moved(lab: Lab, client: str, stream: Child, wish: Wish) -> Row:
+Streams = Mapping[int, Child]
+"""A connection to a VM by each family."""
+
+
+@contextmanager
+def connected(lab: Lab, vm: str) -> Iterator[Streams]:
+    """A connection from outside to each of a VM's addresses."""
+    with ExitStack() as stack:
+        streams = start_streams(lab.state, guest_ips(control.get(LabVMI, vm)))
+        for stream in streams.values():
+            stack.enter_context(stream)
+        assert list(streams) == [4, 6]
+        yield streams
+
+
+def held(streams: Streams) -> list[StreamReport]:
+    """What the connections have to say: each has survived."""
+    reports = [StreamReport(**stream.ask()) for stream in streams.values()]
+    assert all(report.survived for report in reports), reports
+    return reports
+
+
+def moved(lab: Lab, client: str, streams: Streams, wish: Wish) -> Row:
     """What was seen of a migration."""
     observed = measure(
         lab.state,
         lab.topology,
         wish,
         client_netns=client,
-        stream=stream,
+        streams=streams,
         convergence_s=CONVERGENCE_S,
         tell=print,
     )
@@ -88,7 +119,8 @@ def moved(lab: Lab, client: str, stream: Child, wish: Wish) -> Row:
 
 
 def broken_by(row: Row) -> dict[str, str]:
-    """The promises that a migration broke, and how."""
+    """The promises that a migration broke in either family, and how."""
+    assert row.ipv6 is not None
     checks = checks_of(row, CONVERGENCE_S)
     return {one.name.partition(": ")[2]: one.detail for one in checks if not one.ok}
 
@@ -104,39 +136,36 @@ def in_time(row: Row) -> bool:
 def test_vm_keeps_address_and_connection_through_two_migrations(
     lab: Lab, client: str, vm: str
 ) -> None:
-    stream = start_stream(lab.state, guest_ip(control.get(LabVMI, vm)))
+    with connected(lab, vm) as streams:
 
-    def there(garp: bool) -> bool:
-        here = control.get(LabVMI, vm).status.node_name
-        target = "node2" if here == "node1" else "node1"
-        return in_time(moved(lab, client, stream, Wish(vm, target, 50.0, garp=garp)))
+        def there(garp: bool) -> bool:
+            here = control.get(LabVMI, vm).status.node_name
+            target = "node2" if here == "node1" else "node1"
+            return in_time(moved(lab, client, streams, Wish(vm, target, 50.0, garp=garp)))
 
-    try:
         for garp in (False, True):
             assert any(there(garp) for _ in range(TRIES))
-    finally:
-        stream.close()
 
 
 def test_a_vm_that_moves_on_before_the_route_is_back_to_normal_is_as_quick(
     lab: Lab, client: str, vm: str
 ) -> None:
-    address = guest_ip(control.get(LabVMI, vm))
-    stream = start_stream(lab.state, address)
+    addresses = guest_ips(control.get(LabVMI, vm)).values()
 
-    def there_and_back() -> bool:
-        job = control.create_migration(vm, "node2")
-        assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
-        until(lambda: metrics("node2", address) == [512], "the route is not raised")
-        row = moved(lab, client, stream, Wish(vm, "node1", 50.0))
-        until(lambda: metrics("node2", address) == [], "the source's route is left")
-        return in_time(row)
+    def settled(wanted: list[int]) -> bool:
+        return all(metrics("node2", address) == wanted for address in addresses)
 
-    try:
-        with convergence(lab, "node2", FOR_EVER):
-            assert any(there_and_back() for _ in range(TRIES))
-    finally:
-        stream.close()
+    with connected(lab, vm) as streams, convergence(lab, "node2", FOR_EVER):
+
+        def there_and_back() -> bool:
+            job = control.create_migration(vm, "node2")
+            assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
+            until(lambda: settled([512]), "the routes are not raised")
+            row = moved(lab, client, streams, Wish(vm, "node1", 50.0))
+            until(lambda: settled([]), "the source's routes are left")
+            return in_time(row)
+
+        assert any(there_and_back() for _ in range(TRIES))
     until(lambda: convergence_of(lab, "node2") == CONVERGENCE_S, "node2 keeps its own time")
 
 
@@ -175,22 +204,22 @@ def routed(address: str, wanted: dict[str, list[int]]) -> bool:
 def test_an_agent_killed_after_the_sign_comes_back_into_the_same_state(
     lab: Lab, client: str, vm: str
 ) -> None:
-    address = guest_ip(control.get(LabVMI, vm))
-    stream = start_stream(lab.state, address)
-    try:
+    addresses = guest_ips(control.get(LabVMI, vm)).values()
+
+    def settled(node: str, wanted: list[int]) -> bool:
+        return all(metrics(node, address) == wanted for address in addresses)
+
+    with connected(lab, vm) as streams:
         with convergence(lab, "node2", FOR_EVER):
             job = control.create_migration(vm, "node2")
-            until(lambda: metrics("node2", address) == [512], "the route was not raised")
+            until(lambda: settled("node2", [512]), "the routes were not raised")
             _kill_agent(lab, "node2")
         start_agent(lab.state, "node2")
         assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
-        until(lambda: metrics("node2", address) == [1024], "the route did not revert")
-        until(lambda: metrics("node1", address) == [], "the source's route is left")
-        outcome = StreamReport(**stream.ask())
-    finally:
-        stream.close()
-    assert outcome.survived, outcome
-    assert outcome.longest_gap_ms < 1000, outcome
+        until(lambda: settled("node2", [1024]), "the routes did not revert")
+        until(lambda: settled("node1", []), "the source's routes are left")
+        outcomes = held(streams)
+    assert all(outcome.longest_gap_ms < 1000 for outcome in outcomes), outcomes
 
 
 def test_an_agent_that_sleeps_through_the_sign_moves_the_route_when_it_wakes(
@@ -229,17 +258,16 @@ def test_a_guest_that_makes_no_sign_arrives_all_the_same_and_the_report_says_lat
     lab: Lab, client: str, vm: str
 ) -> None:
     """The report must be able to fail: without a sign the network learns of the move late."""
-    stream = start_stream(lab.state, guest_ip(control.get(LabVMI, vm)))
-    try:
-        row = moved(lab, client, stream, Wish(vm, "node2", 50.0, silent=True))
-    finally:
-        stream.close()
+    with connected(lab, vm) as streams:
+        row = moved(lab, client, streams, Wish(vm, "node2", 50.0, silent=True))
     broken = set(broken_by(row))
     surely = {"network downtime at most 50 ms", "probes lost only around the guest's pause"}
     assert surely <= broken, row
     assert all(name.startswith(LATE) for name in broken), row
-    assert row.tcp_survived
-    assert row.metric_elevated == 512
+    assert row.ipv6 is not None
+    for one in (row, row.ipv6):
+        assert one.tcp_survived
+        assert one.metric_elevated == 512
 
 
 def test_a_launcher_pod_is_plumbed_as_kubevirts_bridge_binding_does(lab: Lab, vm: str) -> None:

@@ -18,7 +18,7 @@ from lab import control, names
 from lab.children import Child
 from lab.cluster import CONTROL_PLANE, start_daemon, until
 from lab.cutover import report_from_json
-from lab.measure import await_echo, guest_ip, start_stream
+from lab.measure import await_echo, guest_ip, guest_ips, start_streams
 from lab.objects import LabMigration, LabPod, LabVMI
 from lab.qemu_guest import Tick, parse_ticks
 from lab.qemu_process import running
@@ -93,15 +93,24 @@ def held(lab: Lab, status: str) -> LabMigration:
 def connections(lab: Lab, address: str) -> Iterator[list[Child]]:
     """TCP from outside the cluster and from a pod on every node; none breaks meanwhile."""
     with ExitStack() as stack:
-        streams = [stack.enter_context(start_stream(lab.state, address))]
+        addresses = guest_ips(control.get(LabVMI, VM))
+        assert addresses[4] == address
+        streams: list[Child] = []
+
+        def connect(netns: str) -> None:
+            for one in addresses.values():
+                await_echo(one, netns)
+            for stream in start_streams(lab.state, addresses, netns).values():
+                streams.append(stack.enter_context(stream))
+
+        connect(names.netns(names.EXT))
         for node in NODES:
             name = f"client-{node}"
             control.create_pod(name, node)
             stack.callback(control.await_gone, LabPod, name)
             stack.callback(control.delete, LabPod, name)
             netns = names.pod_netns(name, control.await_pod(name).metadata.uid)
-            await_echo(address, netns)
-            streams.append(stack.enter_context(start_stream(lab.state, address, netns)))
+            connect(netns)
         yield streams
         for stream in streams:
             outcome = StreamReport(**stream.ask())

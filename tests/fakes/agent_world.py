@@ -35,7 +35,7 @@ from felix_shim.events import (
     Unstored,
     Vanished,
 )
-from felix_shim.herald import Tidings
+from felix_shim.herald import Addressee, Tidings
 from felix_shim.inbox import Inbox
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.migration import State
@@ -51,7 +51,7 @@ from felix_shim.state import Memory, decode, encode
 from felix_shim.world import World
 from libtortie.datastore.port import Record
 from libtortie.errors import KernelError
-from libtortie.linux.port import MAIN_TABLE, Route, RouteProto, VethPair
+from libtortie.linux.port import MAIN_TABLE, IPInterface, Route, RouteProto, VethPair
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import Affinities, Kind, ResourceKey, Scope
 from libtortie.model.names import INTERFACE_PREFIX, host_ifname, vm_handle, wep_name
@@ -219,9 +219,9 @@ class Bench:
         self.owned: Mapping[EndpointId, Ownership] = {}
         self.asked: frozenset[IPAddress] = frozenset()
         self.urgent = False
-        self.registered: list[IPv4Interface] = []
+        self.registered: list[tuple[IPInterface, ...]] = []
         self.warned: list[tuple[EndpointId, str]] = []
-        self.told: Mapping[EndpointId, Tidings] = {}
+        self.told: Mapping[Addressee, Tidings] = {}
         self.told_closed: list[tuple[EndpointId, str]] = []
         self.services_wanted: list[bool] = []
         self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
@@ -326,7 +326,7 @@ class Bench:
     def _own(self, wanted: Mapping[EndpointId, Ownership]) -> None:
         self.owned = wanted
 
-    def _tell(self, wanted: Mapping[EndpointId, Tidings]) -> None:
+    def _tell(self, wanted: Mapping[Addressee, Tidings]) -> None:
         self.told = wanted
 
     def _ask(self, addresses: frozenset[IPAddress], urgent: bool) -> None:

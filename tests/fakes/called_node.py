@@ -227,7 +227,8 @@ class CalledNode(NodeProcess):
     def owners(self) -> dict[str, tuple[str, str, str]]:
         """Address → handle, pod of the active owner, pod of the alternate one."""
         found = {}
-        for record in self.store.list(Blocks(4)).records:
+        blocks = [one for version in (4, 6) for one in self.store.list(Blocks(version)).records]
+        for record in blocks:
             assert isinstance(record.value, Block)
             for ordinal, index in enumerate(record.value.allocations):
                 if index is None:

@@ -54,15 +54,21 @@ class Authority:
         return self._issue(user, _subject(user, *groups), usage, (), days * DAY)
 
     def node(
-        self, name: str, *, names: tuple[str, ...] | None = None, ends: datetime.timedelta = DAY
+        self,
+        name: str,
+        *,
+        names: tuple[str, ...] | None = None,
+        ends: datetime.timedelta = DAY,
+        begins: datetime.timedelta | None = None,
     ) -> Pair:
         """A node's pair for the agents' channel; a second one replaces the files of the first.
 
-        `names` are the DNS names in place of the node's own; `ends` is counted from now.
+        `names` are the DNS names in place of the node's own; `ends` and `begins` (a day ago, and
+        a day before its end) are counted from now.
         """
         both = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         hosts = (name,) if names is None else names
-        return self._issue(name, _subject(name), both, hosts, ends)
+        return self._issue(name, _subject(name), both, hosts, ends, begins=begins)
 
     def _issue(
         self,
@@ -71,9 +77,11 @@ class Authority:
         usage: tuple[x509.ObjectIdentifier, ...],
         hosts: tuple[str, ...],
         ends: datetime.timedelta = DAY,
+        *,
+        begins: datetime.timedelta | None = None,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(subject, key.public_key(), ends).add_extension(
+        builder = self._builder(subject, key.public_key(), ends, begins).add_extension(
             x509.ExtendedKeyUsage(usage), critical=False
         )
         if hosts:
@@ -92,7 +100,11 @@ class Authority:
         return pair
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime.timedelta = DAY
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        ends: datetime.timedelta = DAY,
+        begins: datetime.timedelta | None = None,
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
@@ -101,7 +113,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(min(now, now + ends) - DAY)
+            .not_valid_before(min(now, now + ends) - DAY if begins is None else now + begins)
             .not_valid_after(now + ends)
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -21,8 +22,11 @@ class FakeTable:
 
     entries: dict[FlowTuple, Flow] = field(default_factory=dict)
     refuses: set[FlowTuple] = field(default_factory=set)
+    read_at: list[float] = field(default_factory=list)
+    """When it was read, by the monotonic clock."""
 
     def flows(self, addresses: Iterable[IPAddress]) -> tuple[Flow, ...]:
+        self.read_at.append(time.monotonic())
         wanted = tuple(addresses)
         return tuple(f for f in self.entries.values() if any(f.touches(a) for a in wanted))
 

@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lab.apiserver import kubeconfig
+from lab.apiserver.server import ApiServer
 from libtortie.datastore.crd_names import Group
 from libtortie.datastore.port import Datastore
 from libtortie.datastore.sqlite import SqliteDatastore
@@ -88,18 +89,25 @@ def on_etcd(root: Path) -> Iterator[CtlOn]:
         yield CtlOn(root, store, {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": member.url})
 
 
+@contextmanager
+def on_server(server: ApiServer, group: Group, root: Path) -> Iterator[CtlOn]:
+    """On an API server of the test's own."""
+    with stores_of(server, group) as (store,):
+        config = root / "kubeconfig"
+        kubeconfig.write(config, kubeconfig.render(server.url, {}, None))
+        environ = {
+            "DATASTORE_TYPE": "kubernetes",
+            "KUBECONFIG": str(config),
+            "CALICO_API_GROUP": group.value,
+        }
+        yield CtlOn(root, store, environ)
+
+
 def on_kubernetes(group: Group) -> Callable[[Path], Any]:
     @contextmanager
     def opened(root: Path) -> Iterator[CtlOn]:
-        with kubernetes_api() as server, stores_of(server, group) as (store,):
-            config = root / "kubeconfig"
-            kubeconfig.write(config, kubeconfig.render(server.url, {}, None))
-            environ = {
-                "DATASTORE_TYPE": "kubernetes",
-                "KUBECONFIG": str(config),
-                "CALICO_API_GROUP": group.value,
-            }
-            yield CtlOn(root, store, environ)
+        with kubernetes_api() as server, on_server(server, group, root) as on:
+            yield on
 
     return opened
 

@@ -15,11 +15,11 @@ import itertools
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from libtortie.errors import InvalidInput, KernelError, NotFound
+from libtortie.errors import InvalidInput, KernelError, NotFound, TortieError
 from libtortie.linux.port import (
     MAIN_TABLE,
     IPInterface,
@@ -295,6 +295,16 @@ class FakeKernel:
             if address not in held:
                 held.append(address)
 
+    def delete_address(self, ifname: str, address: IPInterface) -> bool:
+        """Take an address from a link."""
+        with self._open():
+            held = self.space.addresses.get(ifname, [])
+            if address not in held:
+                return False
+            self.namespaces.change("delete_address", f"{ifname} {address}")
+            held.remove(address)
+            return True
+
     def routes(
         self,
         *,
@@ -324,6 +334,17 @@ class FakeKernel:
             stored = _as_stored(route)
             self.space.routes[_key(stored)] = stored
             self.space.tell(RouteAdded(stored))
+
+    def ensure_routes(self, routes: Sequence[Route]) -> tuple[TortieError | None, ...]:
+        """Add or replace routes; what is wrong with each."""
+        return tuple(map(self._refusal, routes))
+
+    def _refusal(self, route: Route) -> TortieError | None:
+        try:
+            self.ensure_route(route)
+        except (KernelError, NotFound) as error:
+            return error
+        return None
 
     def delete_route(self, route: Route) -> bool:
         """Delete the route with this key; with an ifname only if it points there."""

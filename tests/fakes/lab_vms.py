@@ -5,10 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from lab import control, names
 from lab.cluster import until
-from lab.measure import guest_ip
+from lab.measure import guest_ip, guest_ips
 from lab.objects import LabVMI
 from tests.fakes.running_lab import Lab, allocation, everywhere, traces
 
@@ -29,9 +30,18 @@ def address_of(vm: str) -> str:
 def running_vm(lab: Lab, name: str) -> Iterator[str]:
     """A VM on node1; afterwards nothing of it is left."""
     lab.cli("vm", "create", name, "--node", "node1")
-    address = address_of(name)
+    addresses = guest_ips(control.get(LabVMI, name)).values()
     yield name
     lab.cli("vm", "delete", name)
     until(lambda: not traces(lab, name), f"something of {name} is left")
-    until(lambda: allocation(lab, address) is None, f"{address} is not free")
-    until(lambda: not everywhere(address), f"routes to {address} are left")
+    for address in addresses:
+        until(partial(_is_free, lab, address), f"{address} is not free")
+        until(partial(_leads_nowhere, address), f"routes to {address} are left")
+
+
+def _is_free(lab: Lab, address: str) -> bool:
+    return allocation(lab, address) is None
+
+
+def _leads_nowhere(address: str) -> bool:
+    return not everywhere(address)

@@ -15,7 +15,7 @@ from tortiectl.kubevirt.objects import Claim, Node
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 BEFORE = "2026-01-01T11:59:50Z"
-GUEST = w.GuestView("pod-1", "02:00:00:00:00:01", "10.65.0.2")
+GUEST = w.GuestView("pod-1", "02:00:00:00:00:01", ("10.65.0.2", "fd00:10:65::2"))
 REPORT = Report(1, 2, (3,))
 
 

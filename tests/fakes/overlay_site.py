@@ -1,6 +1,7 @@
 """Three nodes with an agent each on one underlay, a store and an API for all, real VXLAN.
 
     fabric: router, API server ── n0 172.31.1.10, n1 .11, n2 .12, each beside fd31:0:0:1::10 …
+    or with these alone
 
 A node may be in another subnet (172.31.2.0/24), which has the same router.
 
@@ -35,7 +36,6 @@ from tests.fakes.certificates import Authority
 from tests.fakes.cni_world import CniWorld
 from tests.fakes.node_process import API_PORT, DEADLINE, ip, until
 
-FABRIC = "172.31.1.1"
 SOURCE, TARGET = "virt-launcher-db-0", "virt-launcher-db-1"
 DEVICE, DEVICE6 = "vxlan.calico", "vxlan-v6.calico"
 
@@ -43,12 +43,13 @@ DEVICE, DEVICE6 = "vxlan.calico", "vxlan-v6.calico"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a site is like: the families of its pools, and the subnet of each node; in mode `Never`
-    each node has a BIRD instead of a tunnel."""
+    each node has a BIRD instead of a tunnel. `underlay` are the families between the nodes."""
 
     versions: tuple[int, ...] = (4,)
     mode: str = "Always"
     subnets: tuple[int, int, int] = (1, 1, 1)
     convergence: str = "1s"
+    underlay: tuple[int, ...] = (4, 6)
 
     @property
     def bird(self) -> str:
@@ -73,7 +74,7 @@ class OverlayNode(CalledNode):
             root,
             f"{site.name}n{number}",
             nodename=f"n{number}",
-            ip=f"{site.address(number)}/24",
+            ip=f"{site.address(number)}/24" if 4 in site.shape.underlay else "none",
             ip6=f"{site.address(number, 6)}/64" if 6 in site.shape.versions else "none",
             sqlite_path=str(site.root / "tortie.db"),
             log_level="debug",
@@ -81,7 +82,7 @@ class OverlayNode(CalledNode):
             **site.certificate(f"n{number}"),
         )
         self.world = site.world
-        self.config["k8s_api_root"] = f"http://{FABRIC}:{API_PORT}"
+        self.config["k8s_api_root"] = site.server.url
         self.module = "tests.fakes.mortal_agent"
 
     @property
@@ -96,8 +97,8 @@ class OverlayNode(CalledNode):
         self.ip("link", "add", "up0", "type", "veth", "peer", "name", port, "netns", self.site.name)
         ip("-n", self.site.name, "link", "set", port, "master", f"br{subnet}", "up")
         self.ip("link", "set", "up0", "up")
-        for version, length in ((4, 24), (6, 64)):
-            own = f"{self.site.address(self.number, version)}/{length}"
+        for version in self.site.shape.underlay:
+            own = f"{self.site.address(self.number, version)}/{_LENGTHS[version]}"
             self.ip("address", "add", own, "dev", "up0", *_AT_ONCE[version])
             self.ip("route", "add", "default", "via", router(subnet, version))
 
@@ -169,7 +170,14 @@ class OverlayNode(CalledNode):
 
     def signal_bird(self, number: int) -> None:
         """A signal to the node's BIRD."""
-        os.kill(int((self.root / "run" / "bird.pid").read_text()), number)
+        os.kill(self.bird_pid(), number)
+
+    def bird_pid(self) -> int:
+        """The node's BIRD; 0: none has begun."""
+        try:
+            return int((self.root / "run" / "bird.pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
 
 
 class OverlaySite:
@@ -186,7 +194,8 @@ class OverlaySite:
             ip("netns", "add", name)
             stack.callback(self._delete_fabric)
             self._make_fabric()
-            self.server = ApiServer(FABRIC, API_PORT, api=self.world.kube.api)
+            host = router(1, self.shape.underlay[0])
+            self.server = ApiServer(host, API_PORT, api=self.world.kube.api)
             stack.callback(self.server.close)
             self.in_fabric(self.server.start)
             for number in range(3):
@@ -211,8 +220,8 @@ class OverlaySite:
         for subnet in sorted(set(self.shape.subnets)):
             ip("-n", self.name, "link", "add", f"br{subnet}", "type", "bridge")
             ip("-n", self.name, "link", "set", f"br{subnet}", "up")
-            for version, length in ((4, 24), (6, 64)):
-                own = f"{router(subnet, version)}/{length}"
+            for version in self.shape.underlay:
+                own = f"{router(subnet, version)}/{_LENGTHS[version]}"
                 words = ("address", "add", own, "dev", f"br{subnet}", *_AT_ONCE[version])
                 ip("-n", self.name, *words)
         settings = ("net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
@@ -382,6 +391,7 @@ class OverlaySite:
 
 _POOLS = {4: ("pool", "10.65.0.0/24", 26), 6: ("pool6", "fd65::/112", 122)}
 _FAMILIES = {4: "inet", 6: "inet6"}
+_LENGTHS = {4: 24, 6: 64}
 _AT_ONCE: Mapping[int, tuple[str, ...]] = {4: (), 6: ("nodad",)}
 
 

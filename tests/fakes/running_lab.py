@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from lab import control, names
@@ -85,11 +85,12 @@ def command_of(state: StateDir, *arguments: str) -> list[str]:
 
 @contextmanager
 def lab_up(root: Path, convergence_s: float, *options: str) -> Iterator[Lab]:
-    """A lab of three nodes; at the end nothing of it is left. Waits for another one's end."""
+    """A lab, by default of three nodes; at the end nothing of it is left. Waits for another one's
+    end."""
     state = StateDir(root)
     when_free(state, "up", "--convergence", f"{convergence_s:g}s", *options)
     try:
-        yield Lab(state, plan_topology(3))
+        yield Lab(state, plan_topology(state.read().nodes))
     finally:
         print(logs_of(state))
         when_free(state, "down")
@@ -173,24 +174,29 @@ def traces(lab: Lab, word: str) -> list[str]:
 
 
 def metrics(node: str, address: str) -> list[int]:
-    """Metrics of a node's own routes to a guest, best first."""
-    command = ["ip", "-n", names.netns(node), "-j", "route", "show", f"{address}/32"]
+    """Metrics of a node's own routes to a guest by one of its addresses, best first."""
+    host = ip_network(address)
+    family = f"-{host.version}"
+    command = ["ip", "-n", names.netns(node), "-j", family, "route", "show", str(host)]
     routes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout or b"[]")
     return sorted(route.get("metric", 0) for route in routes if "gateway" not in route)
 
 
 def everywhere(address: str) -> dict[str, list[int]]:
     """Own routes to a guest, by node; nodes without one are left out."""
-    found = {node.name: metrics(node.name, address) for node in plan_topology(3).nodes}
+    state = active_state()
+    assert state is not None
+    nodes = names.lab_nodes(state.read().nodes)
+    found = {node.name: metrics(node.name, address) for node in nodes}
     return {name: values for name, values in found.items() if values}
 
 
 def allocation(lab: Lab, address: str) -> Attribute | None:
     """Who holds an address in IPAM; None when it is free."""
-    wanted = IPv4Address(address)
+    wanted = ip_address(address)
 
     def work(store: Datastore) -> Attribute | None:
-        for record in store.list(Blocks(4)).records:
+        for record in store.list(Blocks(wanted.version)).records:
             if isinstance(record.value, Block) and wanted in record.value.cidr:
                 return record.value.attribute(record.value.ordinal(wanted))
         return None

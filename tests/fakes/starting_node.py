@@ -76,7 +76,7 @@ class Machine:
     def boot(self) -> StartUp:
         """A new process, as far as the agent waits for it."""
         started = self.start()
-        assert started.begin() is not None
+        assert started.begin()
         return started
 
     def complaints(self) -> list[str]:

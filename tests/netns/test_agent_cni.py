@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import pytest
 
+from cni_plugin.caller import require_caller
 from cni_plugin.frame import Request, Response, encode_request, read_response
 from felix_shim import cni_server
 from felix_shim.cni_server import LIMIT, CNIServer, take_lock
@@ -334,3 +335,42 @@ def test_a_configuration_for_another_datastore_or_api_is_not_served(tmp_path: Pa
                 assert key in body["msg"]
     finally:
         node.close()
+
+
+@pytest.mark.parametrize("how", ["closes", "is only done sending"])
+def test_a_call_knows_whether_its_caller_still_waits(tmp_path: Path, how: str) -> None:
+    begun, went, over = threading.Event(), threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def slow(request: Request) -> Response:
+        found.append(waits())
+        begun.set()
+        assert went.wait(DEADLINE)
+        found.append(waits())
+        over.set()
+        return Response(0, b"")
+
+    made = Served(tmp_path / "cni.sock", slow)
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(made.path))
+            client.sendall(encode_request({"CNI_COMMAND": "ADD"}, b"{}"))
+            assert begun.wait(DEADLINE)
+            if how == "closes":
+                client.close()
+            else:
+                client.shutdown(socket.SHUT_WR)
+            went.set()
+            assert over.wait(DEADLINE)
+    finally:
+        assert made.close()
+    assert found == [True, how != "closes"]
+
+
+def waits() -> bool:
+    """Whether ADD would go on."""
+    try:
+        require_caller()
+    except Unavailable:
+        return False
+    return True

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from libtortie.errors import Unavailable
+from libtortie.history import PastMigration, history, migrations
 from tests.fakes import frames
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
@@ -83,8 +84,18 @@ def test_an_arrival_is_measured_until_bird_has_its_route_and_what_is_forged_is_c
         assert address
         until("it owns", lambda: "\ntortie_owner_swap_seconds_count 1\n" in scraped(node))
         assert "\ntortie_owner_swaps_pending 0\n" in scraped(node)
+        (move,) = until("the history has it", lambda: measured(node))
+        assert (move.migration_uid, move.vm) == ("vmim-m1", "db")
+        seconds = float(said.partition(last)[2].splitlines()[0])
+        assert move.downtime_ms == pytest.approx(seconds * 1000, abs=0.01), "as the metric has it"
         forged = '\ntortie_forged_frames_total{reason="arp"} '
         until("the forgery is counted", lambda: f"{forged}0\n" not in scraped(node))
+
+
+def measured(node: CalledNode) -> list[PastMigration]:
+    """Migrations whose downtime is in the history."""
+    found = migrations(history(node.store).facts)
+    return [one for one in found if one.downtime_ms is not None]
 
 
 def _with(part: str, page: str) -> str:

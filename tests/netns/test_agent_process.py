@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from felix_shim.drivers.bird import NICE
 from libtortie.kube.objects import (
     KubeObject,
     VirtualMachineInstance,
@@ -304,6 +305,7 @@ def test_bird_is_started_and_outlives_the_agent(tmp_path: Path) -> None:
         until("BIRD runs", lambda: control.exists() and pid_of(pid_file))
         node.attach("web", vm=False)
         first = pid_of(pid_file)
+        until("BIRD goes first", lambda: os.getpriority(os.PRIO_PROCESS, first) == NICE)
         assert node.stop() == 0
         assert birdc(control).startswith("0001 ")
         node.start()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.fakes.fresh_names import fresh_name
 from tests.fakes.node_process import DEADLINE, until
 from tests.fakes.overlay_site import (
     DEVICE,
+    DEVICE6,
     SOURCE,
     TARGET,
     OverlayNode,
@@ -92,6 +94,59 @@ def test_a_vm_moves_by_all_its_addresses(
     cuts_over(site, (1, TARGET), (0, BACK))
     site.await_ways(["here", "n0", "n0"])
     assert [node.lines("apply_failed") for node in site.nodes] == [[]] * 3
+
+
+def test_neither_family_is_without_a_way_for_a_moment(
+    build: Callable[[Shape], OverlaySite],
+) -> None:
+    """The source, whose own the blocks are, has a blackhole below the VM's routes: by the kernel's
+    own account each way to the target is there before the route to the pod goes."""
+    site = build(DUAL)
+    site.migrate(1)
+    with site.full_store(), traced(site.nodes[0]) as lines:
+        cuts_over(site, (0, SOURCE), (1, TARGET))
+        metrics(site, 0, SOURCE, [])
+        until("all is told", lambda: all(_went(lines(), one) for one in site.addresses))
+    for address in site.addresses:
+        way = next(n for n, line in enumerate(lines()) if _leads_away(line, address))
+        assert way < _went(lines(), address)[0], lines()
+    for node in site.nodes:
+        for version, device in ((4, DEVICE), (6, DEVICE6)):
+            name = f"net/ipv{version}/conf/{device}/accept_redirects"
+            command = ["nsenter", f"--net=/run/netns/{node.name}", "sysctl", "-n", name]
+            assert subprocess.run(command, capture_output=True, check=True).stdout == b"0\n"
+
+
+@contextmanager
+def traced(node: OverlayNode) -> Iterator[Callable[[], list[str]]]:
+    """What a node's kernel tells of its routes meanwhile."""
+    file = node.root / "routes.trace"
+    with file.open("wb") as out:
+        command = ["ip", "-n", node.name, "monitor", "route"]
+        process = subprocess.Popen(command, stdout=out)
+        try:
+            node.ip("route", "add", "blackhole", "192.0.2.1")
+            until("it listens", lambda: _marked(node, file))
+            yield lambda: file.read_text().splitlines()
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _marked(node: OverlayNode, file: Path) -> bool:
+    """Whether the trace has one of our own changes by now."""
+    node.ip("route", "replace", "blackhole", "192.0.2.1")
+    return "192.0.2.1" in file.read_text()
+
+
+def _leads_away(line: str, address: str) -> bool:
+    return line.startswith(f"{address} via ") and "dev vxlan" in line
+
+
+def _went(lines: list[str], address: str) -> list[int]:
+    """Where the trace has the end of the route to the pod."""
+    gone = f"Deleted {address} dev cali"
+    return [number for number, line in enumerate(lines) if line.startswith(gone)]
 
 
 def test_only_what_crosses_subnets_goes_through_the_tunnel(

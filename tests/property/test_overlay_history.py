@@ -16,7 +16,7 @@ from felix_shim.drivers.vxlan import OverlayDriver
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import CutOver, Listed, Stored, Unstored
 from felix_shim.overlay import Composer, Overlay, overlay
-from felix_shim.overlay_desk import CLAIM_SECONDS, OverlayDesk
+from felix_shim.overlay_desk import OverlayDesk
 from felix_shim.roster import Local, Roster
 from felix_shim.settings import Settings
 from libtortie.datastore.port import Record
@@ -59,6 +59,9 @@ pools = st.sampled_from(["Always", "CrossSubnet", "Never"]).map(
 histories = st.lists(stored | stored | told | gone | nodes | pools | st.just(None), max_size=30)
 
 
+CONVERGENCE = 30.0
+
+
 def local_roster(address: IPv4Address) -> Roster:
     """A VM's endpoint with the address is here."""
     record = endpoint_record("vm", address=str(address))
@@ -88,9 +91,9 @@ class Site:
     def take(self, event: Stored | Unstored | Listed | CutOver | None) -> None:
         match event:
             case None:
-                self.now += CLAIM_SECONDS / 2
+                self.now += CONVERGENCE / 2
             case CutOver():
-                self.desk.claim(event, self.now)
+                self.desk.claim(event, self.now, CONVERGENCE)
             case Listed():
                 self.cluster.replace(event.scope, event.records)
             case _:

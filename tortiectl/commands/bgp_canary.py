@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from ipaddress import ip_network
 
 import click
 
@@ -42,7 +43,8 @@ LOOK_SECONDS = 15.0
     required=True,
     metavar="COMMAND",
     callback=not_empty,
-    help="Prints the ToR's route in use to {address}, and no other; run without a shell.",
+    help="Prints the ToR's route in use to {prefix}, and no other; run without a shell. "
+    "{address} is the same without its length.",
 )
 @click.option(
     "--address",
@@ -69,7 +71,7 @@ def canary(
 
     NODE and another one announce it, one normal, one raised, and then the other way round. The
     ToR's choice is read with a command of yours, for example
-    --tor-command 'ssh tor show ip route {address}'. Nothing is left behind.
+    --tor-command 'ssh tor show ip route {prefix}'. Nothing is left behind.
     """
     command = _command(tor_command)
     store = connect(ctx, config).store
@@ -98,14 +100,17 @@ def _command(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise InvalidInput(f"--tor-command: {error}") from error
-    if not any("{address}" in word for word in words):
-        raise InvalidInput("--tor-command: {address} must be in it")
+    if not any(mark in word for mark in ("{prefix}", "{address}") for word in words):
+        raise InvalidInput("--tor-command: {prefix} or {address} must be in it")
     return words
 
 
 def _look(command: list[str], address: IPAddress) -> str:
     """What the router says; a command that fails has failed the proof."""
-    words = [word.replace("{address}", str(address)) for word in command]
+    prefix = str(ip_network(address))
+    words = [
+        word.replace("{prefix}", prefix).replace("{address}", str(address)) for word in command
+    ]
     try:
         done = subprocess.run(
             words, check=False, capture_output=True, text=True, timeout=LOOK_SECONDS

@@ -71,8 +71,11 @@ def unlock(ctx: click.Context, config: str) -> None:
 @click.pass_context
 def export(ctx: click.Context, *, with_endpoints: bool, config: str) -> None:
     """Write the contents of a locked datastore to standard output."""
+    from itertools import chain
+
+    from libtortie.wording import visible
     from tortiectl.connection import connect
-    from tortiectl.migrating import ipam_of, resources_of
+    from tortiectl.migrating import history_of, ipam_of, resources_of
     from tortiectl.migration_file import SEPARATOR, cluster_text, ipam_text, resources_text
     from tortiectl.readiness import cluster_of, require_locked
 
@@ -84,7 +87,11 @@ def export(ctx: click.Context, *, with_endpoints: bool, config: str) -> None:
     click.echo(SEPARATOR)
     click.echo(cluster_text(cluster_of(store)[0]))
     click.echo(SEPARATOR)
-    for piece in ipam_text(ipam_of(store)):
+
+    def unreadable(text: str) -> None:
+        click.echo(visible(f"history: cannot be read, and is left out: {text}"), err=True)
+
+    for piece in ipam_text(chain(ipam_of(store), history_of(store, unreadable))):
         click.echo(piece)
 
 
@@ -106,6 +113,7 @@ def import_(ctx: click.Context, *, filename: str, config: str) -> None:
     written then.
     """
     from libtortie.access import text_of
+    from libtortie.wording import visible
     from tortiectl.connection import connect
     from tortiectl.migrating import import_all
     from tortiectl.migration_file import parse
@@ -114,12 +122,15 @@ def import_(ctx: click.Context, *, filename: str, config: str) -> None:
     text = sys.stdin.read() if stdin else text_of(Path(filename))
     contents = parse(text, "standard input" if stdin else filename)
     at = connect(ctx, config)
-    count = len(contents.resources) + len(contents.ipam)
+    count = len(contents.resources) + len(contents.ipam) + len(contents.history)
     with click.progressbar(
         length=count, label="Importing", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
         done = import_all(at.store, contents, at.config.datastore.type, bar.update)
+    for text in (*contents.unread, *filter(None, [done.lost])):
+        click.echo(visible(f"not in the history: {text}"), err=True)
     click.echo(
-        f"Successfully imported {done.resources} resources and {done.records} records of IPAM. "
+        f"Successfully imported {done.resources} resources and {done.records} records of IPAM"
+        f"{f', {done.history} of the history' if contents.history else ''}. "
         "The datastore is locked: `tortiectl datastore migrate unlock` when all nodes use it."
     )

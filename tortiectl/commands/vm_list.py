@@ -8,6 +8,7 @@ import click
 
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.errors import InvalidInput, TortieError, Unauthorized, first_line
+from libtortie.history import migrations
 from libtortie.kube.migrations import Migration
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import Resource, WorkloadEndpoint
@@ -81,10 +82,11 @@ def show_vm(
     audit = [line for path in logs for line in views.audit_of(_text(path), one.addresses)]
     facts = all_told(lambda: access.connection.store)
     audit += views.audit_of_history(facts, (place, name), one.addresses)
+    past = migrations(fact for fact in facts if (fact.namespace, fact.vm) == (place, name))
     if output == "json":
-        click.echo(readable_json(views.document(one, sorted(audit)), sort_keys=True))
+        click.echo(readable_json(views.document(one, sorted(audit), past), sort_keys=True))
     else:
-        click.echo("\n".join(visible(line) for line in views.lines(one, sorted(audit))))
+        click.echo("\n".join(visible(line) for line in views.lines(one, sorted(audit), past)))
 
 
 def _overviews(access: Access, vmis: list[VMI], namespace: str) -> list[Overview]:

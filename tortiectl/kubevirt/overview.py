@@ -8,10 +8,10 @@ from typing import Any
 
 from ipam import vm_handles
 from ipam.vm_handles import VMHandle
-from libtortie.history import sentence
+from libtortie.history import PastMigration, sentence
 from libtortie.json_lines import objects
 from libtortie.kube.migrations import Migration
-from libtortie.model.history import Fact, to_wire
+from libtortie.model.history import Fact, stamp, to_wire
 from libtortie.model.ipam import Owner
 from libtortie.model.policy_wire import read_policy
 from libtortie.model.resources import Resource, WorkloadEndpoint
@@ -21,6 +21,7 @@ from tortiectl.text_tables import columns
 
 by_vm = vm_handles.by_vm
 HEADINGS = ("NAMESPACE", "NAME", "PHASE", "NODE", "ADDRESSES", "MIGRATION", "HANDLE")
+MOVES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ def table(found: Sequence[Overview]) -> str:
     return columns(HEADINGS, rows)
 
 
-def lines(one: Overview, audit: Sequence[str]) -> Iterator[str]:
-    """All about one."""
+def lines(one: Overview, audit: Sequence[str], past: Sequence[PastMigration] = ()) -> Iterator[str]:
+    """All about one; of `past`, newest first, the last few."""
     vmi = one.vmi
     yield f"VM {vmi.id}"
     yield f"  phase       {vmi.status.phase or '-'}"
@@ -129,8 +130,32 @@ def lines(one: Overview, audit: Sequence[str]) -> Iterator[str]:
         yield f"  endpoint    {endpoint.spec.interface_name} on {endpoint.spec.node}"
     if one.endpoints:
         yield f"  policies    {', '.join(one.policies) or 'none selects it'}"
+    for each in past[:MOVES_SHOWN]:
+        yield f"  moved       {moved(each)}"
+    if past[MOVES_SHOWN:]:
+        yield f"  moved       {len(past) - MOVES_SHOWN} times before (-o json has all)"
     for text in audit:
         yield f"  audit       {text}"
+
+
+def moved(one: PastMigration) -> str:
+    """A migration that the history knows."""
+    when = stamp(one.began) if one.began else "?"
+    took = "" if one.downtime_ms is None else f", network downtime {one.downtime_ms:g} ms"
+    return f"{when} {one.source or '?'} to {one.target or '?'}: {one.outcome}{took}"
+
+
+def _move_document(one: PastMigration) -> dict[str, Any]:
+    return {
+        "uid": one.migration_uid,
+        "began": stamp(one.began) if one.began else None,
+        "ended": stamp(one.ended) if one.ended else None,
+        "source": one.source,
+        "target": one.target,
+        "outcome": one.outcome,
+        "networkDowntimeMs": one.downtime_ms,
+        "signToRouteMs": one.sign_to_route_ms,
+    }
 
 
 def _owner(owner: Owner) -> str:
@@ -141,7 +166,9 @@ def _owner(owner: Owner) -> str:
     return f"{pod} on {owner.get('node', '?')}{since}"
 
 
-def document(one: Overview, audit: Sequence[str]) -> dict[str, Any]:
+def document(
+    one: Overview, audit: Sequence[str], past: Sequence[PastMigration] = ()
+) -> dict[str, Any]:
     """For programs."""
     vmi = one.vmi
     return {
@@ -166,6 +193,7 @@ def document(one: Overview, audit: Sequence[str]) -> dict[str, Any]:
             for each in one.endpoints
         ],
         "policies": list(one.policies),
+        "migrations": [_move_document(each) for each in past],
         "audit": list(audit),
     }
 

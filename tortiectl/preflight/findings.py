@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from libtortie.model.move_limits import Severity
 
-class Severity(StrEnum):
-    """What comes of it if nothing is done."""
-
-    BLOCKS = "blocks"
-    BREAKS = "breaks connections"
-    RISK = "risk"
-
-    @property
-    def rank(self) -> int:
-        """The worst first."""
-        return list(Severity).index(self)
+__all__ = ["Finding", "Severity", "Subject", "ordered", "worst"]
 
 
 @dataclass(frozen=True, slots=True)

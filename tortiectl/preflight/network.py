@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from libtortie.model.ipam import Persistence
-from libtortie.model.resources import FelixConfiguration, IPPool
-from libtortie.model.times import parse_duration
+from libtortie.model.move_limits import Limit, felix_limits, pool_limits
+from libtortie.model.resources import IPPool
 from tortiectl.kubevirt.objects import VMI
 from tortiectl.preflight.findings import Finding, Severity, Subject
 from tortiectl.preflight.world import Cluster, Network
 
-BLOCKS, BREAKS, RISK = Severity.BLOCKS, Severity.BREAKS, Severity.RISK
+BLOCKS, RISK = Severity.BLOCKS, Severity.RISK
 Address = IPv4Address | IPv6Address
-NORMAL, ELEVATED = 1024, 512
-"""Route priorities where the FelixConfiguration says nothing."""
 POLICY_TIMEOUT = 10
 
 
@@ -52,7 +49,7 @@ def check_network(cluster: Cluster, vmis: Sequence[VMI]) -> Iterator[Finding]:
         if _serves(pool, addresses):
             yield from _pool(pool, network)
     for felix in network.felix.values():
-        yield from _felix(felix)
+        yield from (_finding(one, one.remedy) for one in felix_limits(felix))
     yield from _policy_timeout(network)
 
 
@@ -71,54 +68,40 @@ def _serves(pool: IPPool, addresses: Sequence[Address]) -> bool:
     return any(one.version == network.version and one in network for one in addresses)
 
 
+def _finding(limit: Limit, fix: str) -> Finding:
+    return Finding(limit.severity, Subject(limit.kind, limit.name), limit.code, limit.text, fix)
+
+
 def _pool(pool: IPPool, network: Network) -> Iterator[Finding]:
-    about, spec = Subject("IPPool", pool.metadata.name), pool.spec
-    if spec.nat_outgoing:
-        yield Finding(
-            BREAKS, about, "NATOutgoing",
-            "natOutgoing is on: connections out of the pool are masqueraded by the node, and "
-            "break when the VM leaves it",
-            _pool_fix(pool, network, _Change("natOutgoing", "Disabled", "natOutgoing", False)),
-        )  # fmt: skip
-    if spec.ipip_mode != "Never":
-        yield Finding(
-            BLOCKS, about, "IPIP",
-            f"ipipMode is {spec.ipip_mode}: live migration is not possible over IPIP",
-            _pool_fix(pool, network, _Change("encapsulation", "None", "ipipMode", "Never"))
-            + ", or VXLAN where a plain network cannot be had",
-        )  # fmt: skip
-    if spec.disable_bgp_export and spec.vxlan_mode == "Never":
-        yield Finding(
-            BREAKS, about, "NoBGPExport",
-            "disableBGPExport is on: no other node learns where the VM has gone",
-            _pool_fix(pool, network, _Change("disableBGPExport", False, "disableBGPExport", False)),
-        )  # fmt: skip
+    for limit in pool_limits(pool, tuple(network.felix.values())):
+        fix = _pool_fix(pool, network, limit) if limit.field else limit.remedy
+        more = ", or VXLAN where a plain network cannot be had" if limit.code == "IPIP" else ""
+        yield _finding(limit, fix + more)
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A field and its right value, in the operator's list of pools and in the IPPool."""
-
-    operators: str
-    operators_value: object
-    own: str
-    own_value: object
+_OPERATORS: Mapping[str, tuple[str, object]] = {
+    "natOutgoing": ("natOutgoing", "Disabled"),
+    "ipipMode": ("encapsulation", "None"),
+    "disableBGPExport": ("disableBGPExport", False),
+}
+"""A pool's fields as the operator's list of pools has them, with the right value."""
 
 
-def _pool_fix(pool: IPPool, network: Network, change: _Change) -> str:
+def _pool_fix(pool: IPPool, network: Network, limit: Limit) -> str:
     """The command that changes a pool where its owner does not put it back."""
     at = _operator_index(pool, network.installation)
     if at is None or network.installation is None:
-        body = json.dumps({"spec": {change.own: change.own_value}}, separators=(",", ":"))
+        body = json.dumps({"spec": {limit.field: limit.value}}, separators=(",", ":"))
         return (
-            f"set {change.own}: {json.dumps(change.own_value)} on the IPPool: kubectl patch "
+            f"{limit.remedy}: kubectl patch "
             f"ippools.projectcalico.org {pool.metadata.name} --type=merge -p '{body}'"
         )
+    field, value = _OPERATORS[limit.field]
     patch = [
         {
-            "op": "replace" if change.operators in network.installation["ipPools"][at] else "add",
-            "path": f"/spec/calicoNetwork/ipPools/{at}/{change.operators}",
-            "value": change.operators_value,
+            "op": "replace" if field in network.installation["ipPools"][at] else "add",
+            "path": f"/spec/calicoNetwork/ipPools/{at}/{field}",
+            "value": value,
         }
     ]
     body = json.dumps(patch, separators=(",", ":"))
@@ -137,49 +120,6 @@ def _operator_index(pool: IPPool, installation: Mapping[str, Any] | None) -> int
         if one.get("cidr") == pool.spec.cidr or one.get("name") == pool.metadata.name:
             return index
     return None
-
-
-def _felix(felix: FelixConfiguration) -> Iterator[Finding]:
-    name, spec = felix.metadata.name, felix.spec
-    about = Subject("FelixConfiguration", name)
-    for key, value in (
-        ("wireguardEnabled", spec.wireguard_enabled),
-        ("wireguardEnabledV6", spec.wireguard_enabled_v6),
-    ):
-        if value:
-            yield Finding(
-                BREAKS, about, "WireGuard",
-                f"{key} is on: live migration is not supported with WireGuard",
-                f"set {key}: false, or keep these VMs where they are",
-            )  # fmt: skip
-    for version, normal, elevated in (
-        (4, spec.ipv4_normal_route_priority, spec.ipv4_elevated_route_priority),
-        (6, spec.ipv6_normal_route_priority, spec.ipv6_elevated_route_priority),
-    ):
-        if (normal or NORMAL) - (elevated or ELEVATED) < 2:
-            yield Finding(
-                BREAKS, about, "RoutePriorities",
-                f"ipv{version}ElevatedRoutePriority {elevated or ELEVATED} must be at least 2 "
-                f"below ipv{version}NormalRoutePriority {normal or NORMAL}: the route of a VM "
-                "that has moved does not win",
-                f"use {ELEVATED} and {NORMAL}, the defaults",
-            )  # fmt: skip
-    yield from _convergence(about, spec.live_migration_route_convergence_time)
-
-
-def _convergence(about: Subject, text: str) -> Iterator[Finding]:
-    if not text:
-        return
-    try:
-        if parse_duration(text) >= 1:
-            return
-        why = "is over before other nodes have settled"
-    except ValueError:
-        why = "is no duration"
-    yield Finding(
-        RISK, about, "ConvergenceTime", f"liveMigrationRouteConvergenceTime {text!r} {why}",
-        "use 30s, the default",
-    )  # fmt: skip
 
 
 def _policy_timeout(network: Network) -> Iterator[Finding]:

@@ -398,3 +398,21 @@ def test_the_shipped_conflist_is_one_we_accept() -> None:
     (ours,) = data["plugins"]
     conf = parse(**{**ours, "name": data["name"]})
     assert conf.policy_setup_timeout_seconds == 10
+
+
+def test_the_same_configuration_is_read_once_and_a_refused_one_every_time() -> None:
+    text = b'{"cniVersion":"1.0.0","name":"net","type":"tortie","mtu":1400}'
+    first = parse_conf(text, "/opt/cni/bin")
+    assert parse_conf(text, "/opt/cni/bin") is first
+    assert parse_conf(text, "/usr/lib/cni").plugin_dirs == ("/usr/lib/cni",)
+    assert parse_conf(text.replace(b"1400", b"1401"), "/opt/cni/bin").mtu == 1401
+    for _ in range(2):
+        with pytest.raises(InvalidConfig, match="mtu"):
+            parse_conf(text.replace(b"1400", b"70000"))
+
+
+def test_what_is_too_large_is_not_remembered() -> None:
+    text = b'{"cniVersion":"1.0.0","name":"net","type":"tortie","prevResult":{"x":"%s"}}'
+    large = text % (b"x" * (1 << 14))
+    assert parse_conf(large) == parse_conf(large)
+    assert parse_conf(large) is not parse_conf(large)

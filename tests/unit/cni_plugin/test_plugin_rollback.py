@@ -6,16 +6,19 @@ which there are; it counts them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cni_plugin.caller import asked_by
+from cni_plugin.endpoint import place_of
 from cni_plugin.errors import PolicyLate
 from cni_plugin.types import Result
-from libtortie.errors import TortieError
+from libtortie.errors import TortieError, Unavailable
 from tests.fakes.cni_steps import Faults, Killed
 from tests.fakes.cni_world import CniNode, CniWorld, owners
 from tests.fakes.ipam_program import NEW, FakeProgram
@@ -342,3 +345,59 @@ def same(one: Result, other: Result) -> bool:
     return one.addresses == other.addresses and names == [
         (i.name, i.mtu, i.sandbox) for i in other.interfaces
     ]
+
+
+@dataclass
+class GivenUp(Faults):
+    """At step `number` the runtime kills the caller and sends the DEL; the ADD goes on, if it can.
+
+    A DEL that need not wait for the ADD is over before the ADD goes on.
+    """
+
+    number: int = 0
+    delete: Callable[[], None] = lambda: None
+    busy: Callable[[], bool] = lambda: False
+    deletion: threading.Thread | None = None
+
+    def is_awaited(self) -> bool:
+        """Whether the caller lives."""
+        return self.deletion is None
+
+    def step(self, name: str, error: Callable[[str], TortieError] = Unavailable) -> None:
+        super().step(name, error)
+        if self.steps == self.number and self.deletion is None:
+            waits = self.busy()
+            self.deletion = threading.Thread(target=self.delete)
+            self.deletion.start()
+            if not waits:
+                self.deletion.join()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_given_up_at_every_step_its_del_may_be_over_before_it(tmp_path: Path, case: Case) -> None:
+    place = worlds(tmp_path)
+    steps = total_steps(place(), case)
+    refused = completed = 0
+    for k in range(1, steps + 1):
+        world, node, pod, container, before = fresh(place(), case)
+        key = place_of(node.args(pod, container), node.name).lock_key
+        faults = world.faults = GivenUp(
+            number=k,
+            delete=partial(node.delete, pod, container),
+            busy=partial(node.locks.busy, key),
+        )
+        with asked_by(faults.is_awaited):
+            try:
+                node.add(pod, container)
+                completed += 1
+            except Unavailable as error:
+                assert "the caller has gone" in str(error)
+                refused += 1
+        assert faults.deletion is not None
+        faults.deletion.join()
+        after = world.left()
+        forget_kept(case, after, before)
+        assert after == before, (k, faults.seen)
+        assert all(pod not in pair for pair in blank(world)), k
+    assert refused, "the first steps are taken before the lock"
+    assert completed, "what has begun is completed, and its DEL waits for that"

@@ -122,7 +122,8 @@ def test_what_agents_recorded_stands_beside_what_kubevirt_says(site: PageSite) -
     site.recorded(
         step("job-old", Step.HEARD, AT_SIGN),
         step("job-old", Step.RAISED, AT_SIGN, latency_ms="1.5"),
-        step("job-old", Step.SETTLED, AT_SIGN, downtime_ms="12"),
+        step("job-old", Step.REACHED, AT_SIGN, downtime_ms="12"),
+        step("job-old", Step.SETTLED, AT_SIGN),
         step("job-gone", Step.PREPARED, START),
         step("job-gone", Step.LEFT, LATER, reason="<b>none</b>"),
         step("job-lost", Step.PREPARED, START.replace(year=2020)),

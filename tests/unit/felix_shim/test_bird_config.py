@@ -197,3 +197,18 @@ def test_a_node_without_ipv4_has_a_router_id_of_its_name() -> None:
         assert "fib4" not in text
         ids.add(found.input.router_id)
     assert len(ids) == 2
+
+
+@pytest.mark.parametrize(("said", "wanted"), [("", "172.31.1.2"), ("192.0.2.7", "192.0.2.7")])
+def test_the_router_id_is_the_address_unless_it_is_said(said: str, wanted: str) -> None:
+    here = replace(HERE, router_id=said)
+    assert str(bird_input(Cluster("n1"), here, Settings()).input.router_id) == wanted
+
+
+def test_a_router_id_may_be_of_the_name_though_there_is_an_address() -> None:
+    ids = {
+        bird_input(Cluster("n1"), here, Settings()).input.router_id
+        for here in (replace(HERE, router_id="hash"), Here(None, HERE.address6))
+    }
+    assert len(ids) == 1
+    assert IPv4Address("172.31.1.2") not in ids

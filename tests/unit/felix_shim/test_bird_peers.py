@@ -285,7 +285,6 @@ def test_a_filter_that_speaks_of_neighbours_routes_lets_them_through() -> None:
         ({"peerIP": "192.0.2.1", "nextHopMode": "Elsewhere"}, "spec.nextHopMode"),
         ({"peerIP": "192.0.2.1", "password": {"secretKeyRef": {"name": "s"}}}, "spec.password"),
         ({"peerIP": "192.0.2.1%eth0"}, "has a zone"),
-        ({"localWorkloadSelector": "all()", "asNumber": 65000}, "not obeyed: localWorkload"),
         ({"peerIP": "fd00:1::2"}, "is this node"),
         ({"peerIP": "224.0.0.1"}, "is no address that a neighbour has here"),
         ({"peerIP": "fe80::1"}, "is no address that a neighbour has here"),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from cni_plugin.policy_gate import FilePolicyGate
-from felix_shim.courtesy import Courtesy
+from felix_shim.courtesy import BURST, LIMIT, Courtesy
 from felix_shim.events import Done
 from felix_shim.lanes import ThreadLane
 from tests.fakes.followed import DEADLINE
@@ -112,3 +115,51 @@ def test_a_lane_that_let_others_pass_does_the_newest_job() -> None:
     lane.stop()
     thread.join(DEADLINE)
     assert done == [2]
+
+
+@pytest.mark.parametrize(("at_work", "seconds"), [(1, 0.01), (3, 0.03), (30, 0.05)])
+def test_a_crowd_is_let_pass_for_longer_but_not_for_ever(
+    at_work: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courtesy = Courtesy(monotonic=lambda: 0.0)
+    limits = waited_limits(courtesy, monkeypatch)
+    with ExitStack() as stack:
+        for _ in range(at_work):
+            stack.enter_context(courtesy.request())
+        courtesy.give_way("policy")
+        courtesy.give_way("kernel", briefly=True)
+    courtesy.give_way("policy")
+    assert limits == [pytest.approx(seconds), 0.01]
+
+
+def waited_limits(courtesy: Courtesy, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long it would have waited; nobody is kept waiting."""
+    limits: list[float] = []
+
+    def wait_for(free: Callable[[], bool], limit: float) -> bool:
+        limits.append(limit)
+        return free()
+
+    monkeypatch.setattr(courtesy._free, "wait_for", wait_for)
+    return limits
+
+
+def test_news_wait_once_for_each_burst_and_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, passed_on = [100.0], list[int]()
+    courtesy = Courtesy(monotonic=lambda: now[0])
+    limits = waited_limits(courtesy, monkeypatch)
+    post = courtesy.in_bursts("kernel", passed_on.append)
+    post(1)
+    assert limits == [], "nobody is at work"
+    with courtesy.request():
+        post(2)
+        post(3)  # has come meanwhile
+        assert limits == [LIMIT]
+        now[0] += BURST
+        post(4)
+        assert limits == [LIMIT, LIMIT]
+    post(5)
+    assert limits == [LIMIT, LIMIT]
+    assert passed_on == [1, 2, 3, 4, 5]

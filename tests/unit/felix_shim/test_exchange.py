@@ -74,6 +74,29 @@ def test_a_target_wants_the_connections_of_the_node_where_the_vm_runs() -> None:
     assert recorder.told[-1] == Exchange(wishes={POD: WISH})
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "wanted"),
+    [
+        (("172.31.1.2", "fd31::2"), ("172.31.1.12", "fd31::12"), "172.31.1.12"),
+        (("", "fd31::2"), ("172.31.1.12", "fd31::12"), "fd31::12"),
+        (("172.31.1.2", "fd31::2"), ("", "fd31::12"), "fd31::12"),
+        (("172.31.1.2", ""), ("", "fd31::12"), ""),
+    ],
+)
+def test_a_node_is_reached_in_a_family_that_both_have(
+    own: tuple[str, str], theirs: tuple[str, str], wanted: str
+) -> None:
+    made, recorder = target()
+    made.tell(Listed(NODES, (dual(NODE, *own), dual(OTHER, *theirs))))
+    address = recorder.told[-1].wishes[POD].source_address
+    assert str(address or "") == wanted
+
+
+def dual(name: str, four: str, six: str) -> Any:
+    bgp = {"ipv4Address": four and f"{four}/24", "ipv6Address": six and f"{six}/64"}
+    return resource_record(Kind.NODE, name, {"bgp": {k: v for k, v in bgp.items() if v}})
+
+
 def test_the_migration_names_the_source_too() -> None:
     moving = migration("m1")
     moving = moving.model_copy(

@@ -16,6 +16,8 @@ from felix_shim.health import (
     live,
     ready,
 )
+from libtortie.errors import Unavailable
+from libtortie.kube.follow import Backoff
 
 WELL = Vitals(serving=True, stopping=False, stalled=0.0, away={"datastore": "", "api": ""})
 LONG = 3600.0
@@ -99,6 +101,18 @@ def test_work_fails_from_the_first_failure_to_the_recovery() -> None:
     assert told.wrong() == {"policy": "second"}
     told("apply_recovered", work="policy")
     told("apply_recovered", work="policy")
+    assert told.wrong() == {}
+
+
+def test_a_watch_of_the_api_is_well_15_s_after_the_end_of_an_outage_of_any_length() -> None:
+    backoff, told = Backoff(rng=lambda: 1.0), Told()
+    away = told.now + 3600.0
+    while told.now < away:
+        delay = backoff.delay(Unavailable("refused"))
+        told.now = min(away, told.now + delay)  # the last attempt is just too early
+        told("api_watch_lost_still", kind="pods", reason="refused", retry_seconds=delay)
+    assert told.wrong() == {"watches": "pods: refused"}
+    told.now = away + 15.0
     assert told.wrong() == {}
 
 

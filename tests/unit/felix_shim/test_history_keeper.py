@@ -13,6 +13,7 @@ import pytest
 from felix_shim.history_keeper import REFUSED_SECONDS, TROUBLE_SECONDS, HistoryKeeper, step_of
 from felix_shim.migration_table import Input, State
 from felix_shim.model import EndpointId
+from felix_shim.telemetry import Telemetry
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Record, Value
 from libtortie.errors import TortieError, Unauthorized, Unavailable
@@ -96,6 +97,38 @@ def test_a_migrations_steps_are_facts(scene: Scene) -> None:
     (one,) = migrations(facts)
     assert (one.migration_uid, one.target, one.outcome) == ("m-1", "n2", "settled")
     assert one.sign_to_route_ms == 1.5
+
+
+def test_what_telemetry_measures_of_a_migration_is_a_fact(scene: Scene) -> None:
+    telemetry = Telemetry(realtime=lambda: 100.0)
+    telemetry.reached = scene.keeper.reached
+    scene.log.listen(telemetry.told)
+
+    def arrives() -> None:
+        scene.log.info("sign", endpoint=ENDPOINT, kind="rarp", kernel_ns=99_000_000_000)
+        scene.log.info("route_raised", endpoint=ENDPOINT, dst="10.65.0.7/32", latency_ms=1.5)
+
+    scene.add()
+    arrives()
+    assert scene.facts() == (), "of no migration that is known"
+    scene.move(State.BASE, State.TARGET, "m-1")
+    arrives()
+    (one,) = migrations(scene.facts())
+    assert (one.downtime_ms, one.sign_to_route_ms) == (1.5, 1.5)
+
+
+def test_where_bird_is_asked_the_answer_may_be_late(scene: Scene) -> None:
+    telemetry = Telemetry()
+    telemetry.reached = scene.keeper.reached
+    scene.add()
+    scene.move(State.BASE, State.TARGET, "m-1")
+    scene.move(State.TARGET, State.LIVE, "m-1")
+    telemetry.exported(ENDPOINT, heard=99.0, raised=99.5, now=100.0)
+    assert migrations(scene.facts())[0].downtime_ms == 1000.0
+    scene.log.info("endpoint_removed", endpoint=ENDPOINT)
+    telemetry.exported(ENDPOINT, heard=99.0, raised=99.5, now=100.0)
+    telemetry.exported("not one of ours", heard=99.0, raised=99.5, now=100.0)
+    assert [one.details["step"] for one in scene.facts()].count("reached") == 1
 
 
 def test_an_agent_that_begins_in_the_middle_knows_the_migration_by_its_next_line(

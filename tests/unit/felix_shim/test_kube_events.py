@@ -188,6 +188,7 @@ ADD = {"command": "ADD", "pod": "web", "error": "x"}
         ("owner_swapped", {}, "OwnerSwapped"),
         ("owner_swap_failed", {"reason": "x"}, "OwnerSwapFailed"),
         ("convergence_held", {}, "ConvergenceHeld"),
+        ("migration_limited", {"text": "IPPool p: x"}, "LiveMigrationLimited"),
         ("settings", {}, ""),
     ],
 )

@@ -308,6 +308,24 @@ def test_both_families_are_claimed_registered_and_taken_back() -> None:
     assert stored == [ResourceKey(Kind.NODE, "node-1")], "nothing was written"
 
 
+def test_a_node_of_ipv6_alone_says_no_ipv4_address() -> None:
+    six = IPv6Interface("fd00:1::11/64")
+    here = facts(address=None, link="", address6=six, link6="eth1")
+    before = stored_node(bgp={"ipv4Address": "192.0.2.9/24", "asNumber": 64999})
+    after = plan_node(before, here)
+    assert after.spec.to_wire()["bgp"] == {"asNumber": 64999, "ipv6Address": str(six)}
+    assert here.addresses == ((six, "eth1"),)
+    store = MemoryDatastore()
+    assert claim(store, here, no_pause)
+    taken = without_addresses(after, here)
+    assert taken is not None
+    assert taken.spec.to_wire()["bgp"] == {"asNumber": 64999}
+    assert without_addresses(stored_node(bgp={"ipv4Address": "192.0.2.9/24"}), here) is None
+    other = facts("node-2", address=None, link="", address6=six, link6="eth1")
+    with pytest.raises(AddressTakenError, match=r"^ip6: this node's address fd00:1::11"):
+        claim(store, other, no_pause)
+
+
 def test_ipv6_of_others_stays_where_this_node_speaks_none() -> None:
     before = stored_node(bgp={"ipv6Address": "fd00:1::9/64"})
     after = plan_node(before, facts())

@@ -69,6 +69,7 @@ def test_everything_is_made_far_ends_before_routes(site: Site) -> None:
     assert site.tunnels.vxlan(DEVICE) == VxlanLink(DEVICE, 4096, 4789, local, mac, UPLINK_MTU - 50)
     assert site.kernel.addresses(DEVICE) == (ip_interface("10.65.3.1/32"),)
     assert site.routes() == wanted().routes
+    assert site.kernel.read_sysctl(f"net/ipv4/conf/{DEVICE}/accept_redirects") == "0"
     assert {one.address for one in site.tunnels.neighbours(DEVICE)} == {
         ip_address("10.65.1.1"),
         ip_address("10.65.2.1"),

@@ -6,10 +6,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from felix_shim.events import CutOver
+from felix_shim.cluster import FELIX
+from felix_shim.events import CutOver, Stored
 from felix_shim.migration import State
-from felix_shim.overlay_desk import CLAIM_SECONDS, MOST_EARLY
-from tests.fakes.agent_world import NODE, Bench
+from felix_shim.overlay_desk import LEAST_CLAIM_SECONDS, MOST_EARLY
+from felix_shim.settings import Settings
+from libtortie.model.keys import Kind
+from tests.fakes.agent_world import NODE, Bench, resource_record
 from tests.fakes.overlay_bench import (
     away,
     block_record,
@@ -80,15 +83,43 @@ def test_a_peer_that_tells_of_everything_fills_no_memory() -> None:
     assert away(bench) == "n2", "and there is room again"
 
 
-def test_a_notice_alone_does_not_hold_for_ever() -> None:
+CONVERGENCE = Settings().convergence_seconds
+
+
+def test_a_node_that_falls_silent_holds_no_way_for_longer_than_the_convergence_time() -> None:
     bench = source_bench()
     cut_over(bench, "n2")
-    for _ in range(int(CLAIM_SECONDS / 31)):
-        bench.advance(31)
-        assert (bench.state("src"), away(bench)) == (State.DEPARTED, "n2"), "the store is away"
-    bench.advance(61)
+    bench.advance(CONVERGENCE - 1)
+    assert (bench.state("src"), away(bench)) == (State.DEPARTED, "n2")
+    bench.advance(1)
     assert away(bench) == ""
     assert bench.metrics("src") == [1024], "the store never agreed, nor the API"
+
+
+def test_a_node_that_says_it_again_is_believed_while_the_store_is_away() -> None:
+    bench = source_bench()
+    cut_over(bench, "n2")
+    for _ in range(100):
+        bench.advance(CONVERGENCE / 3)
+        cut_over(bench, "n2")
+        assert (bench.state("src"), away(bench)) == (State.DEPARTED, "n2")
+    store(bench, block_record("n2", owner=NODE))
+    bench.advance(2 * CONVERGENCE)
+    assert away(bench) == "n2", "and then by the record"
+
+
+def test_a_short_convergence_time_leaves_room_for_repeats() -> None:
+    bench = source_bench()
+    bench.tell(felix(liveMigrationRouteConvergenceTime="1s"))
+    cut_over(bench, "n2")
+    bench.advance(LEAST_CLAIM_SECONDS - 1)
+    assert away(bench) == "n2"
+    bench.advance(1)
+    assert away(bench) == ""
+
+
+def felix(**spec: str) -> Stored:
+    return Stored(FELIX, resource_record(Kind.FELIX_CONFIGURATION, "default", spec))
 
 
 def test_a_late_notice_of_the_move_before_moves_nothing() -> None:

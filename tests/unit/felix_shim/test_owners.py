@@ -80,6 +80,19 @@ def test_one_attempt_when_the_store_agrees(
     assert log.of("owner_swapped")[0]["endpoint"] == ENDPOINT
 
 
+def test_the_routes_of_a_cut_over_go_first(store: Store, clock: Clock, log: RecordingLog) -> None:
+    """Wanted again meanwhile, it does not wait anew."""
+    keeper = OwnerKeeper(store.promote, log, clock, 0.1)
+    keeper.want(wanted())
+    assert keeper.attempt_due() == 0
+    clock.now += 0.06
+    keeper.want(wanted())
+    assert keeper.attempt_due() == 0
+    clock.now += 0.06
+    assert keeper.attempt_due() == 1
+    assert len(store.calls) == 1
+
+
 def test_what_agreed_once_is_looked_at_again_and_taken_back(
     keeper: OwnerKeeper, store: Store, clock: Clock, log: RecordingLog
 ) -> None:

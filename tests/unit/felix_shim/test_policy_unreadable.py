@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+from felix_shim.cluster import ENDPOINTS
+from felix_shim.endpoints import parse_endpoint
 from felix_shim.events import Listed, Stored, Unstored
 from felix_shim.policy import EndpointPolicy
+from felix_shim.policy_desk import PolicyDesk
 from felix_shim.policy_order import CLOSED
 from libtortie.datastore.port import Record
 from libtortie.model.keys import Kind, ResourceKey, Resources
 from libtortie.model.names import host_ifname
-from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
+from libtortie.model.resources import WorkloadEndpoint
+from tests.fakes.agent_world import NAMESPACE, NODE, Bench, RecordingLog, endpoint_record
 from tests.fakes.policy_worlds import resource
 
 OWN = Resources(Kind.NETWORK_POLICY)
@@ -193,3 +197,26 @@ def test_who_is_refused_by_the_kernel_is_told() -> None:
     assert closed(agent)
     assert [endpoint.pod for endpoint, _ in agent.told_closed] == ["web"]
     assert "nft: no such rule" in agent.told_closed[0][1]
+
+
+def test_a_pod_that_policy_knows_before_the_reconciler_is_told_of_too() -> None:
+    desk = PolicyDesk(NODE, RecordingLog())
+    web = endpoint_record("web", vm=False, labels={"app": "web"})
+    assert isinstance(web.value, WorkloadEndpoint)
+    desk.feed(stored(Kind.NETWORK_POLICY, "p", DENY_PARTNERS, namespace=NAMESPACE))
+    desk.feed(partners("203.0.113.0/33"))
+    desk.feed(Stored(ENDPOINTS, web))
+    desk.rules(())
+    assert desk.closings() == [], "whose pod it is, nobody has said yet"
+    here = ((web.key, parse_endpoint(web.value)),)
+    desk.rules(here)
+    ((endpoint, text),) = desk.closings()
+    assert endpoint.id.pod == "web"
+    assert "cannot be obeyed" in text
+    desk.rules(here)
+    assert desk.closings() == []
+    desk.feed(partners("203.0.113.0/24"))
+    desk.rules(here)
+    desk.feed(partners("203.0.113.0/33"))
+    desk.rules(here)
+    assert len(desk.closings()) == 1, "it was open in between"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -279,15 +279,36 @@ def test_a_notice_of_the_next_target_counts_before_any_swap() -> None:
     assert (bench.metrics("tgt"), away(bench)) == ([], "n2")
 
 
-@pytest.mark.parametrize(("owner", "whom"), [("n2", "n2"), ("n0", ""), (NODE, "")])
-def test_the_owner_of_the_block_is_told_first(owner: str, whom: str) -> None:
-    """The source, n0, is told anyhow; and so is this node."""
+@pytest.mark.parametrize(("owner", "whom"), [("n2", {0, 2}), ("n0", {0}), (NODE, {0})])
+def test_source_and_owner_of_the_block_are_told_until_the_store_has_it(
+    owner: str, whom: set[int]
+) -> None:
     bench = arriving(owner)
     one = EndpointId(NAMESPACE, "tgt")
-    told = Tidings("m1", (ip_address(ADDRESS),), "n2", IPv4Address("172.31.2.2"))
-    assert bench.told == ({one: told} if whom else {})
+    wanted = {
+        (one, f"n{number}"): Tidings(
+            "m1", (ip_address(ADDRESS),), f"n{number}", ip_address(f"172.31.{number}.2")
+        )
+        for number in whom
+    }
+    assert bench.told == wanted
     bench.sign("tgt")
-    assert bench.told == ({one: replace(told, arrived=True)} if whom else {})
+    here = {key: replace(told, arrived=True) for key, told in wanted.items()}
+    assert bench.told == here
+    store(bench, block_record(NODE, owner=owner))
+    assert bench.told == {}
+
+
+def test_the_owner_is_told_though_the_route_is_an_ordinary_one_by_now() -> None:
+    """The store stays away for longer than the convergence time."""
+    bench = arriving("n2")
+    bench.sign("tgt")
+    succeed(bench)
+    bench.advance(CONVERGENCE)
+    assert bench.metrics("tgt") == [1024]
+    assert [node for _, node in bench.told] == ["n2"]
+    store(bench, block_record(NODE, owner="n2"))
+    assert bench.told == {}
 
 
 def test_a_failed_migration_leaves_the_way_to_the_source() -> None:

@@ -168,3 +168,15 @@ def test_a_resync_whose_job_gave_way_to_a_later_one_is_made_up_for(bench: Bench)
     bench.reconciler.world.due.chores.add(POLICY)
     bench.settle()
     assert bench.kernel.read_sysctl(PROXY_ARP) == "1"
+
+
+def test_a_link_is_nobodys_work_before_its_endpoint_is_stored() -> None:
+    bench = Bench()
+    bench.start()
+    before = (len(bench.rules), bench.status_writes)
+    bench.add_veth("web")
+    bench.settle()
+    assert (len(bench.rules), bench.status_writes) == before
+    bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
+    assert bench.metrics("web") == [1024]
+    assert STATUS in bench.status

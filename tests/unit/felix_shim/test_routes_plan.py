@@ -104,6 +104,7 @@ def test_only_host_routes_on_workload_veths_are_ours() -> None:
     ]
     assert is_ours(ours)
     assert is_ours(replace(ours, proto=RouteProto.STATIC, priority=7))
+    assert not is_ours(replace(ours, proto=RouteProto.BIRD)), "learned from a workload"
     assert plan_routes(frozenset(), [ours, *foreign]) == ([], [ours])
 
 

@@ -63,7 +63,7 @@ def test_a_store_that_is_away_is_waited_for_until_the_end(tmp_path: Path) -> Non
         return machine.over.is_set()
 
     machine.over.wait = wait  # type: ignore[method-assign]  # instead of waiting
-    assert machine.start().begin() is None
+    assert not machine.start().begin()
     assert len(waits) == 3
     assert len(machine.complaints()) == 1, "said once"
 

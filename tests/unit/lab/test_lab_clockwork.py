@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from felix_shim import frames
+from felix_shim.model import SignKind
 from lab.clock import NS_PER_MS
 from lab.cutover import (
     Cutover,
     Report,
+    advertisement_frame,
     announcements,
+    checksum,
     garp_frame,
     rarp_frame,
     report_from_json,
@@ -26,7 +30,8 @@ from lab.rtnl import PortState, RouteChange, parse_route_changes, port_state_req
 from lab.stream import Echoes, StreamReport
 
 MAC = "02:11:22:33:44:55"
-VM = IPv4Address("10.65.0.2")
+VM, VM6 = IPv4Address("10.65.0.2"), IPv6Address("fd00:10:65::2")
+OURS = (VM, VM6)
 MS = NS_PER_MS
 
 
@@ -38,22 +43,46 @@ def test_rarp_is_qemus() -> None:
     assert frame[14:22] == bytes.fromhex("0001080006040003")
     assert frame[22:42] == own + bytes(4) + own + bytes(4)
     assert VM.packed not in frame
-    assert classify(frame, VM) == "rarp"
+    assert classify(frame, OURS) == "rarp"
 
 
 def test_garp_is_a_guest_kernels() -> None:
     frame = garp_frame(MAC, str(VM))
     assert len(frame) == 42
     assert frame[20:22] == b"\x00\x01"
-    assert classify(frame, VM) == "garp"
-    assert classify(garp_frame(MAC, "10.65.0.3"), VM) == "arp"
+    assert classify(frame, OURS) == "garp"
+    assert classify(garp_frame(MAC, "10.65.0.3"), OURS) == "arp"
+
+
+def test_an_advertisement_is_a_guest_kernels() -> None:
+    frame = advertisement_frame(MAC, str(VM6))
+    assert frame[:14] == bytes.fromhex("333300000001021122334455") + b"\x86\xdd"
+    assert frame[21] == 255  # the hop limit, without which nobody believes it
+    assert frame[22:38] == frame[62:78] == VM6.packed
+    assert frame[58] == 0x20  # override, and not solicited
+    pseudo = frame[22:54] + struct.pack("!II", len(frame) - 54, 58)
+    assert checksum(pseudo + frame[54:]) == 0
+    assert classify(frame, OURS) == "na"
+    own = bytes.fromhex(MAC.replace(":", ""))
+    assert frames.classify(frame, own, (VM6,)) is SignKind.NEIGHBOUR_ADVERTISEMENT
+    assert classify(advertisement_frame(MAC, "fd00:10:65::3"), OURS) == "other"
+    solicited = frame[:58] + b"\x60" + frame[59:]
+    assert classify(solicited, OURS) == "ip6"
+
+
+def test_a_guest_of_both_families_announces_both() -> None:
+    both = announcements(Cutover("a", "b", MAC, str(VM), garp=True, address6=str(VM6)))
+    told = [(at, classify(frame, OURS)) for at, frame in both if at < 30]
+    assert told == [(0, "rarp"), (26, "garp"), (26, "na")]
+    six = announcements(Cutover("a", "b", MAC, "", garp=True, address6=str(VM6)))
+    assert {classify(frame, OURS) for _, frame in six} == {"rarp", "na"}
 
 
 def test_five_rarps_at_qemus_times_and_garps_only_by_wish() -> None:
     plain = announcements(Cutover("a", "b", MAC, str(VM)))
     assert [at for at, _ in plain] == [0, 50, 200, 450, 800]
     both = announcements(Cutover("a", "b", MAC, str(VM), garp=True))
-    assert [at for at, frame in both if classify(frame, VM) == "garp"] == [26, 76, 226, 476, 826]
+    assert [at for at, frame in both if classify(frame, OURS) == "garp"] == [26, 76, 226, 476, 826]
     assert [at for at, _ in both] == sorted(at for at, _ in both)
     assert announcements(Cutover("a", "b", MAC, str(VM), silent=True)) == ()
 
@@ -66,11 +95,18 @@ def test_report_survives_its_annotation() -> None:
 
 @pytest.mark.parametrize(
     ("ethertype", "source", "what"),
-    [(0x0800, VM, "ip"), (0x0800, IPv4Address("10.65.0.9"), "other"), (0x86DD, VM, "other")],
+    [
+        (0x0800, VM, "ip"),
+        (0x0800, IPv4Address("10.65.0.9"), "other"),
+        (0x86DD, VM, "other"),
+        (0x86DD, VM6, "ip6"),
+        (0x86DD, IPv6Address("fe80::1"), "other"),
+    ],
 )
-def test_other_frames(ethertype: int, source: IPv4Address, what: str) -> None:
-    frame = bytes(12) + ethertype.to_bytes(2, "big") + bytes(12) + source.packed + bytes(8)
-    assert classify(frame, VM) == what
+def test_other_frames(ethertype: int, source: IPv4Address | IPv6Address, what: str) -> None:
+    rest = bytes(12 if source.version == 4 else 8) + source.packed + bytes(24)
+    frame = bytes(12) + ethertype.to_bytes(2, "big") + rest
+    assert classify(frame, OURS) == what
 
 
 def run_bpf(program: bytes, frame: bytes) -> int:
@@ -228,11 +264,15 @@ def route_message(kind: int, dst: str, metric: int, gateway: str = "", family: i
     def attr(number: int, value: bytes) -> bytes:
         return struct.pack("=HH", 4 + len(value), number) + value
 
-    body = struct.pack("=8BI", family, 32, 0, 0, 254, 3, 0, 1, 0)
-    body += attr(1, socket.inet_aton(dst)) + attr(6, struct.pack("=I", metric))
+    def packed(address: str) -> bytes:
+        return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+    length = 8 * len(packed(dst))
+    body = struct.pack("=8BI", family, length, 0, 0, 254, 3, 0, 1, 0)
+    body += attr(1, packed(dst)) + attr(6, struct.pack("=I", metric))
     body += attr(4, struct.pack("=I", 7)) + attr(15, struct.pack("=I", 254))
     if gateway:
-        body += attr(5, socket.inet_aton(gateway))
+        body += attr(5, packed(gateway))
     return struct.pack("=IHHII", 16 + len(body), kind, 0, 1, 0) + body
 
 
@@ -244,8 +284,18 @@ def test_route_messages() -> None:
     ]
 
 
+def test_route_messages_of_ipv6() -> None:
+    data = route_message(24, "fd00:10:65::2", 512, family=10)
+    data += route_message(25, "fd00:10:65::2", 768, "fd00:172:31::12", family=10)
+    assert list(parse_route_changes(data)) == [
+        RouteChange(True, "fd00:10:65::2", 128, 512, 7, "", 3, 254),
+        RouteChange(False, "fd00:10:65::2", 128, 768, 7, "fd00:172:31::12", 3, 254),
+    ]
+
+
 def test_other_messages_and_families_are_skipped() -> None:
     data = route_message(20, "10.65.0.2", 1) + route_message(24, "10.65.0.2", 1, family=10)
+    data += route_message(24, "10.65.0.2", 1, family=7)
     assert list(parse_route_changes(data)) == []
 
 

@@ -49,7 +49,7 @@ ARRIVED = running(
     vmi(migrationState=MOVING, activePods={"pod-1": "node1", "pod-2": "node2"}),
     job("Running"),
     launcher("pod-2", "node2", job=job()),
-    guests={"vmi-uid": w.GuestView("pod-2", GUEST.mac, GUEST.address, moved={"job-1": REPORT})},
+    guests={"vmi-uid": w.GuestView("pod-2", GUEST.mac, GUEST.addresses, moved={"job-1": REPORT})},
 )
 """The guest of a migration has just arrived on the target."""
 

@@ -28,7 +28,8 @@ def test_a_guest_is_remembered_whole(tmp_path: Path) -> None:
     store = GuestStore(tmp_path / "guests")
     store.save(guest())
     assert list(GuestStore(tmp_path / "guests").load()) == [guest()]
-    assert guest().address == "10.65.0.2"
+    assert guest().addresses == ("10.65.0.2", "fd00::2")
+    assert (guest().address(4), guest().address(6)) == guest().addresses
 
 
 def test_a_guest_that_was_stopped_is_forgotten(tmp_path: Path) -> None:

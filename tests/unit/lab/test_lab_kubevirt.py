@@ -64,6 +64,7 @@ def test_an_instance_boots_step_by_step() -> None:
     (status,) = statuses(plan(world(vm(), scheduled, here, guests={"vmi-uid": GUEST})), LabVMI)
     assert status["phase"] == "Running"
     assert status["interfaces"][0]["ipAddress"] == "10.65.0.2"
+    assert status["interfaces"][0]["ipAddresses"] == ["10.65.0.2", "fd00:10:65::2"]
     conditions = {one["type"]: one["status"] for one in status["conditions"]}
     assert conditions == {
         "Ready": "True",

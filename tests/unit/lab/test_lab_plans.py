@@ -10,7 +10,7 @@ from lab import names, seed
 from lab.cluster import parse_established
 from lab.durations import seconds
 from lab.nodes import in_netns, in_node, missing_mount_points, mount_script
-from lab.plumbing import PodInterface, plan_bridge_binding, read_interface
+from lab.plumbing import PodInterface, plan_bridge_binding, plan_guest, read_interface
 from lab.processes import parse_record
 from lab.state import NODE_MOUNTS, StateDir
 from lab.teardown import parse_mounts
@@ -26,6 +26,8 @@ def test_topology_gives_every_node_its_address_and_a_port_at_the_tor() -> None:
     assert set(topology.commands) == set(topology.namespaces)
     assert "addr add 172.31.0.12/24 dev eth0" in topology.commands["tlab-node2"]
     assert "route add default via 172.31.0.1" in topology.commands["tlab-node2"]
+    assert "addr add fd00:172:31::12/64 dev eth0 nodad" in topology.commands["tlab-node2"]
+    assert "route add ::/0 via fd00:172:31::1" in topology.commands["tlab-node2"]
     tor = topology.commands["tlab-tor"]
     for part in ("node1", "node2", "node3", "api"):
         assert f"link add {part} type veth peer name eth0 netns tlab-{part}" in tor
@@ -41,19 +43,38 @@ def test_no_link_is_ever_made_in_the_machines_own_namespace() -> None:
     assert all(" netns tlab-" in line for line in made)
 
 
-@pytest.mark.parametrize("count", [0, 10])
+@pytest.mark.parametrize("count", [0, 101])
 def test_topology_refuses_other_sizes(count: int) -> None:
-    with pytest.raises(ValueError, match="1 to 9 nodes"):
+    with pytest.raises(ValueError, match="1 to 100 nodes"):
         plan_topology(count)
 
 
 def test_tor_speaks_ebgp_with_each_node_and_takes_the_pool_only() -> None:
     text = render_tor(names.lab_nodes(2), Path("/x/bird.log"))
     assert "local 172.31.0.1 as 65000;" in text
-    assert "protocol bgp node1 from node { neighbor 172.31.0.11 as 64512; }" in text
-    assert "protocol bgp node2 from node { neighbor 172.31.0.12 as 64512; }" in text
+    assert "protocol bgp node1 from session4 { neighbor 172.31.0.11 as 64512; }" in text
+    assert "protocol bgp node2 from session4 { neighbor 172.31.0.12 as 64512; }" in text
     assert "if net ~ [ 10.65.0.0/16+ ] then accept;" in text
+    assert "local fd00:172:31::1 as 65000;" in text
+    assert "protocol bgp node2_v6 from session6 { neighbor fd00:172:31::12 as 64512; }" in text
+    assert "if net ~ [ fd00:10:65::/64+ ] then accept;" in text
     assert "krt_metric" not in text
+
+
+def test_a_hundred_nodes_have_an_address_and_a_name_for_their_port_each() -> None:
+    nodes = names.lab_nodes(100)
+    assert len({node.address for node in nodes}) == 100
+    assert all(node.address.ip in names.CLUSTER_SUBNET for node in nodes)
+    assert max(len(node.name) for node in nodes) < 16
+
+
+def test_reflectors_are_the_first_nodes() -> None:
+    nodes = names.lab_nodes(3)
+    assert names.reflectors(nodes, 2) == nodes[:2]
+    assert names.reflectors(nodes, 0) == ()
+    for count in (-1, 4):
+        with pytest.raises(ValueError, match="cannot be route reflectors"):
+            names.reflectors(nodes, count)
 
 
 def test_bridge_binding_leaves_the_pods_identity_on_a_link_that_is_down() -> None:
@@ -68,6 +89,16 @@ def test_bridge_binding_leaves_the_pods_identity_on_a_link_that_is_down() -> Non
     bridge = next(line for line in plan if line.startswith("link add k6t-eth0"))
     assert "02:00:00:00:00:01" not in bridge  # the guest's MAC belongs to the guest alone
     assert plan_bridge_binding(eth0, "uid-2") != plan
+
+
+def test_a_guest_has_the_pods_addresses_and_a_gateway_of_each_family() -> None:
+    eth0 = PodInterface("02:00:00:00:00:01", 1450, ("10.65.0.2/32", "fd00::2/128"))
+    plan = plan_guest(eth0)
+    assert {"addr add 10.65.0.2/32 dev eth0", "addr add fd00::2/128 dev eth0"} <= set(plan)
+    assert plan[-1] == "route add ::/0 via fe80::ecee:eeff:feee:eeee dev eth0"
+    assert "route add default via 169.254.1.1 dev eth0" in plan
+    six = plan_guest(PodInterface("02:00:00:00:00:01", 1450, ("fd00::2/128",)))
+    assert not any("169.254.1.1" in line for line in six)
 
 
 def test_read_interface_takes_global_addresses_only() -> None:
@@ -153,11 +184,44 @@ def test_no_durations(text: str) -> None:
 
 
 def test_seed_names_the_promises_settings() -> None:
-    stored = {key.kind: resource.to_wire()["spec"] for key, resource in seed.resources("8s")}
-    assert stored[Kind.FELIX_CONFIGURATION]["liveMigrationRouteConvergenceTime"] == "8s"
-    assert stored[Kind.IP_POOL]["cidr"] == "10.65.0.0/16"
-    assert not stored[Kind.IP_POOL].get("natOutgoing")
-    assert stored[Kind.BGP_PEER] == {"peerIP": "172.31.0.1", "asNumber": 65000}
+    stored = {
+        (key.kind, key.name): resource.to_wire()["spec"] for key, resource in seed.resources("8s")
+    }
+    felix = stored[Kind.FELIX_CONFIGURATION, "default"]
+    assert felix["liveMigrationRouteConvergenceTime"] == "8s"
+    for pool, cidr in (("ipv4", "10.65.0.0/16"), ("ipv6", "fd00:10:65::/64")):
+        found = stored[Kind.IP_POOL, f"default-{pool}-ippool"]
+        assert found["cidr"] == cidr
+        assert not found.get("natOutgoing")
+    assert stored[Kind.BGP_PEER, "tor"] == {"peerIP": "172.31.0.1", "asNumber": 65000}
+    assert stored[Kind.BGP_PEER, "tor-v6"] == {"peerIP": "fd00:172:31::1", "asNumber": 65000}
+
+
+def test_with_reflectors_there_is_no_mesh_and_the_tor_is_theirs() -> None:
+    found = {
+        key: resource.to_wire()["spec"] for key, resource in seed.resources("8s", reflected=True)
+    }
+    by_name = {key.name: spec for key, spec in found.items() if key.kind is Kind.BGP_PEER}
+    assert by_name["tor"]["nodeSelector"] == "has(route-reflector)"
+    assert by_name["tor"]["nextHopMode"] == "Keep"
+    assert by_name["reflectors"] == {
+        "nodeSelector": "all()",
+        "peerSelector": "has(route-reflector)",
+    }
+    (bgp,) = (spec for key, spec in found.items() if key.kind is Kind.BGP_CONFIGURATION)
+    assert not bgp["nodeToNodeMeshEnabled"]
+
+
+def test_a_reflector_is_one_in_either_datastore() -> None:
+    node = names.lab_nodes(1)[0]
+    _, stored = seed.reflector(node)
+    wire = stored.to_wire()
+    assert wire["metadata"]["labels"] == {"route-reflector": "true"}
+    assert wire["spec"]["bgp"]["routeReflectorClusterID"] == "244.0.0.1"
+    metadata = seed.kube_node(node, reflector=True)["metadata"]
+    assert metadata["labels"]["route-reflector"] == "true"
+    assert metadata["annotations"] == {"projectcalico.org/RouteReflectorClusterID": "244.0.0.1"}
+    assert "annotations" not in seed.kube_node(node)["metadata"]
 
 
 def test_a_vm_prefers_its_first_node_but_may_leave_it() -> None:

@@ -196,6 +196,23 @@ def test_every_session_of_the_mesh_is_waited_for() -> None:
         "mesh_172_31_0_11",
         "mesh_172_31_0_13",
         "peer_172_31_0_1",
+        "mesh_fd00_172_31__11",
+        "mesh_fd00_172_31__13",
+        "peer_fd00_172_31__1",
+    }
+
+
+def test_with_reflectors_the_others_have_sessions_with_them_only() -> None:
+    nodes = lab_nodes(4)
+    reflecting = nodes[:2]
+    assert sessions_of(nodes[3], nodes, reflecting) == {
+        *("node_172_31_0_11", "node_172_31_0_12"),
+        *("node_fd00_172_31__11", "node_fd00_172_31__12"),
+    }
+    assert sessions_of(nodes[0], nodes, reflecting) == {
+        *("node_172_31_0_12", "node_172_31_0_13", "node_172_31_0_14"),
+        *("node_fd00_172_31__12", "node_fd00_172_31__13", "node_fd00_172_31__14"),
+        *("peer_172_31_0_1", "peer_fd00_172_31__1"),
     }
 
 
@@ -203,10 +220,16 @@ def test_a_lab_without_its_whole_mesh_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up = "{0} BGP --- up 10:00:00.000 Established\n"
-    tor = "".join(up.format(name) for name in ("node1", "node2"))
+    tor = "".join(up.format(name) for name in ("node1", "node2", "node1_v6", "node2_v6"))
+    six = {
+        n: up.format(f"mesh_fd00_172_31__{m}") + up.format("peer_fd00_172_31__1")
+        for n, m in (("node1", 12), ("node2", 11))
+    }
     lacking = {
-        "node1": up.format("mesh_172_31_0_12") + up.format("peer_172_31_0_1"),
-        "node2": up.format("peer_172_31_0_1") + "mesh_172_31_0_11 BGP --- start 10:00 Connect\n",
+        "node1": up.format("mesh_172_31_0_12") + up.format("peer_172_31_0_1") + six["node1"],
+        "node2": up.format("peer_172_31_0_1")
+        + "mesh_172_31_0_11 BGP --- start 10:00 Connect\n"
+        + six["node2"],
     }
     answers = dict(lacking)
 
@@ -219,8 +242,8 @@ def test_a_lab_without_its_whole_mesh_is_not_ready(
         meshed(StateDir(tmp_path), 2)
     answers["node2"] += up.format("mesh_172_31_0_11")
     assert meshed(StateDir(tmp_path), 2)
-    tor = up.format("node1")
-    with pytest.raises(LabError, match="missing: tor: node2; see"):
+    tor = up.format("node1") + up.format("node1_v6") + up.format("node2")
+    with pytest.raises(LabError, match="missing: tor: node2_v6; see"):
         meshed(StateDir(tmp_path), 2)
 
 

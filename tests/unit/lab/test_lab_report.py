@@ -30,6 +30,16 @@ def route(at: int, where: str, added: bool, metric: int, gateway: str = "") -> R
     return RouteSeen(T + at, where, added, metric, gateway, "" if gateway else CALI, 3)
 
 
+SEEN6 = tuple(
+    replace(one, version=6)
+    for one in (
+        route(1 * MS, "node2", True, 512),
+        route(3 * MS, "tor", True, 32, "fd00::12"),
+        route(9 * MS, "node1", True, 768, "fd00::12"),
+        route(9002 * MS, "node2", True, 1024),
+        route(9003 * MS, "node2", False, 512),
+    )
+)
 SEEN = (
     FrameSeen(T - 600 * MS, "node2", "other", CALI),
     FrameSeen(T, "node2", "rarp", CALI),
@@ -65,6 +75,15 @@ OBSERVED = Observed(
     phases=((T - 400 * MS, "Scheduling"), (T + 900 * MS, "Succeeded")),
     policy_ns=T - 310 * MS,
 )
+OBSERVED6 = replace(
+    OBSERVED,
+    version=6,
+    target_address="fd00::12",
+    ip_before="fd00:10:65::2",
+    ip_after="fd00:10:65::2",
+    seen=(*SEEN, *SEEN6),
+)
+BOTH = replace(OBSERVED, seen=(*SEEN, *SEEN6), ipv6=OBSERVED6)
 
 
 def test_row() -> None:
@@ -83,6 +102,34 @@ def test_row() -> None:
     assert row.policy_wait_ms == 12.5
     assert (row.probes_sent, row.probes_lost) == (2000, 106)
     assert all(check.ok for check in checks_of(row, 8.0))
+
+
+def test_a_row_tells_of_both_families() -> None:
+    row = row_of(BOTH)
+    assert row.ipv6 is not None
+    assert (row.ip_before, row.ipv6.ip_before) == ("10.65.0.2", "fd00:10:65::2")
+    assert (row.sign_to_tor_fib_ms, row.ipv6.sign_to_tor_fib_ms) == (2, 3)
+    assert (row.ipv6.metric_elevated, row.ipv6.metric_final) == (512, 1024)
+    assert row.ipv6.reverted_after_s == 9.002
+    assert all(check.ok for check in checks_of(row, 8.0))
+    assert "IPv6 route added: via fd00::12" in render(BOTH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"ip_after": ""}, "same address"),
+        ({"stream": StreamReport(9, 9, "reset", 0, 1)}, "TCP connection survived"),
+        ({"seen": SEEN}, "ToR follows"),
+        ({"seen": SEEN}, "route raised by the sign, to 512"),
+        ({"series": {}}, "network downtime at most 50 ms"),
+    ],
+)
+def test_a_promise_can_break_in_one_family_alone(changes: dict[str, Any], name: str) -> None:
+    row = row_of(replace(BOTH, ipv6=replace(OBSERVED6, **changes)))
+    found = [check.name for check in checks_of(row, 8.0) if not check.ok]
+    assert f"node1 → node2, IPv6: {name}" in found
+    assert all(one.startswith("node1 → node2, IPv6: ") for one in found)
 
 
 def broken(**changes: Any) -> list[str]:
@@ -275,13 +322,15 @@ def test_a_line_that_is_no_decision_is_skipped(line: str) -> None:
 def test_the_demo_is_not_fine_unless_everything_was_checked() -> None:
     assert not Demo("8s").ok
     demo = Demo("8s")
-    demo.rows = [row_of(OBSERVED)] * 2
+    demo.rows = [row_of(BOTH)] * 2
     demo.checks = [Check("a", True, "")]
     act = Act("reboot", True, "10.65.0.2", "node1", "", 1.0)
     demo.acts = [act] * (OPENING + len(STORY) - 1)
     assert not demo.ok
     demo.acts.append(act)
     assert demo.to_json()["ok"] is True
+    one_family = replace(demo, rows=[row_of(BOTH), row_of(OBSERVED)])
+    assert not one_family.ok
     assert demo.to_json()["story"][0] == {
         "act": "reboot",
         "ok": True,
@@ -294,6 +343,7 @@ def test_the_demo_is_not_fine_unless_everything_was_checked() -> None:
     report = demo.to_json()
     assert report["ok"] is False
     assert report["migrations"][0]["network_downtime_ms"] == 5
+    assert report["migrations"][0]["ipv6"]["ip_after"] == "fd00:10:65::2"
 
 
 def test_a_measured_migration_is_an_act_of_the_story() -> None:
@@ -307,6 +357,9 @@ def test_a_measured_migration_is_an_act_of_the_story() -> None:
         replace(OBSERVED, stream=StreamReport(9, 9, "reset", 0, 1)),
     ):
         assert not migrated(broken, row_of(broken), 9.0).ok
+        beside = replace(BOTH, ipv6=replace(broken, version=6))
+        kept = migrated(beside, row_of(beside), 9.0).ok
+        assert kept is (broken is failed)  # a phase is one of both families
 
 
 def test_a_qemu_guests_pause_lasts_until_its_kernel_is_heard() -> None:

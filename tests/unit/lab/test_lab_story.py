@@ -23,21 +23,24 @@ KubeVirtVMAddressPersistence is Enabled: not the table
 """
 
 
+ADDRESSES = {4: "10.65.0.2", 6: "fd00::2"}
+
+
 class At(Stage):
     """A stage whose VM is where its `vm` says: `ADDRESS NODE`, or nowhere, or not to be asked."""
 
     __slots__ = ()
 
-    def whereabouts(self) -> tuple[str, str]:
+    def whereabouts(self) -> tuple[dict[int, str], str]:
         """What the name says."""
         if self.vm == "unknown":
             raise LabError("no API")
         address, _, node = self.vm.partition(" ")
-        return address, node
+        return ({4: address, 6: "fd00::2"} if address else {}), node
 
 
 def stage(where: str) -> Stage:
-    return At(StateDir(Path("/nonexistent")), where, "10.65.0.2", ("node1",), ())
+    return At(StateDir(Path("/nonexistent")), where, ADDRESSES, ("node1",), ())
 
 
 def fine(_: Stage) -> str:
@@ -58,8 +61,11 @@ def test_an_act_that_keeps_the_address() -> None:
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("10.65.0.3 node1", "address 10.65.0.3, not 10.65.0.2; did it"),
-        ("", "address none, not 10.65.0.2; did it"),
+        (
+            "10.65.0.3 node1",
+            "address 10.65.0.3 and fd00::2, not 10.65.0.2 and fd00::2; did it",
+        ),
+        ("", "address none, not 10.65.0.2 and fd00::2; did it"),
         ("unknown", "no API"),
     ],
 )
@@ -98,7 +104,9 @@ def test_a_program_that_is_not_there() -> None:
         words_of(["/nonexistent/nosuch"])
 
 
-def route(where: str, added: bool, metric: int, gateway: str = "") -> dict[str, object]:
+def route(
+    where: str, added: bool, metric: int, gateway: str = "", version: int = 4
+) -> dict[str, object]:
     ifname = "" if gateway else "cali1"
     return {
         "kind": "route",
@@ -109,11 +117,13 @@ def route(where: str, added: bool, metric: int, gateway: str = "") -> dict[str, 
         "gateway": gateway,
         "ifname": ifname,
         "proto": 3,
+        "version": version,
     }
 
 
 def test_everybody_has_followed_when_all_kernels_have_and_the_source_let_go() -> None:
-    witness = Witness("node2", "172.31.0.12", frozenset({"node1", "tor"}))
+    there = {4: "172.31.0.12", 6: "fd00:172:31::12"}
+    witness = Witness("node2", there, frozenset({"node1", "tor"}))
     witness.tell({"kind": "frame", "t_ns": 1, "where": "node2", "what": "other", "ifname": "cali1"})
     assert not witness.signed()
     witness.tell({"kind": "frame", "t_ns": 1, "where": "node2", "what": "rarp", "ifname": "cali1"})
@@ -123,6 +133,10 @@ def test_everybody_has_followed_when_all_kernels_have_and_the_source_let_go() ->
         route("tor", True, 32, "172.31.0.12"),
         route("node1", True, 768, "172.31.0.12"),
         route("node1", False, 1024),
+        route("node2", True, 512, version=6),
+        route("tor", True, 32, "fd00:172:31::12", 6),
+        route("node1", True, 768, "fd00:172:31::12", 6),
+        route("node1", False, 1024, version=6),
     ]
     for step in steps:
         assert not witness.followed()
@@ -130,11 +144,13 @@ def test_everybody_has_followed_when_all_kernels_have_and_the_source_let_go() ->
     assert witness.followed()
     assert not witness.elevated_gone()
     witness.tell(route("node2", False, 512))
+    assert not witness.elevated_gone()
+    witness.tell(route("node2", False, 512, version=6))
     assert witness.elevated_gone()
 
 
 def test_waiting_ends_with_the_witness() -> None:
-    witness = Witness("node2", "172.31.0.12", frozenset())
+    witness = Witness("node2", {4: "172.31.0.12"}, frozenset())
     assert not witness.await_(witness.signed, 0.001)
     witness.close()
     assert not witness.await_(witness.signed, None)

@@ -341,8 +341,18 @@ def test_how_a_migration_ends() -> None:
     assert migrations(MOVE[:3])[0].outcome == "running"
     assert migrations([*MOVE[:2], step(Step.LEFT, 4)])[0].outcome == "lost"
     assert migrations([*MOVE[:2], step(Step.REFUSED, 4)])[0].outcome == "refused"
-    measured = step(Step.SETTLED, 4, downtime_ms="17.5")
-    assert migrations([*MOVE[:2], measured])[0].downtime_ms == 17.5
+
+
+def test_the_networks_downtime_is_what_the_first_arrival_took() -> None:
+    measured = step(Step.REACHED, 4, downtime_ms="17.5")
+    again = step(Step.REACHED, 9, downtime_ms="3")
+    ends = step(Step.SETTLED, 33)
+    for found in ([*MOVE[:2], measured, again, ends], [again, ends, measured, *MOVE[:2]]):
+        (one,) = migrations(found)
+        assert (one.downtime_ms, one.outcome) == (17.5, "settled")
+    (one,) = migrations([step(Step.REACHED, 4, downtime_ms="soon")])
+    assert one.downtime_ms is None
+    assert sentence(measured).endswith(": reached, ms of network downtime 17.5")
 
 
 def test_the_newest_migration_is_first() -> None:
@@ -399,6 +409,6 @@ def test_what_a_disk_took_half_of_is_counted_as_lost(
 @pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999", "x", ""])
 def test_a_number_that_is_none_is_not_known(text: str) -> None:
     raised = {"step": Step.RAISED.value, "migration_uid": "m", "latency_ms": text}
-    ended = {"step": Step.SETTLED.value, "migration_uid": "m", "downtime_ms": text}
+    ended = {"step": Step.REACHED.value, "migration_uid": "m", "downtime_ms": text}
     (one,) = migrations([fact(What.MIGRATION, details=raised), fact(What.MIGRATION, details=ended)])
     assert one.sign_to_route_ms is None and one.downtime_ms is None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -126,5 +130,48 @@ def test_nothing_is_lost_among_many(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        RotatingFile(tmp_path / "nowhere" / "log")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        RotatingFile(tmp_path / "file" / "log")
+    with pytest.raises(OSError, match="Is a directory"):
+        RotatingFile(tmp_path)
+
+
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "tortie" / "cni" / "log"
+    with closing(RotatingFile(path)) as file:
+        file.write(LINE)
+        shutil.rmtree(tmp_path / "tortie")
+        file.write(LINE)
+    assert path.read_text() == LINE
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_is_full_at_the_start_is_tried_again(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(OSError(code, os.strerror(code))))
+        file = RotatingFile(path)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            file.write(LINE)
+        file.close()
+    file.write(LINE)
+    file.close()
+    assert path.read_text() == LINE
+
+
+def failing(error: OSError) -> Callable[..., int]:
+    def call(*_: object, **__: object) -> int:
+        raise error
+
+    return call
+
+
+def test_a_pipe_that_nobody_reads_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with closing(RotatingFile(path)) as file, pytest.raises(BlockingIOError):
+        for _ in range(1000):
+            file.write(1000 * LINE)

@@ -43,3 +43,13 @@ def test_other_signals_do_not_and_a_second_one_does_no_harm() -> None:
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGUSR1)
         assert event.wait(DEADLINE)
+
+
+def test_the_second_one_has_an_event_of_its_own() -> None:
+    event, again = threading.Event(), threading.Event()
+    set_on(event, signal.SIGUSR1, again=again)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert event.wait(DEADLINE)
+    assert not again.is_set()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert again.wait(DEADLINE)

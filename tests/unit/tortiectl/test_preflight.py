@@ -196,6 +196,11 @@ def operator(site: Site, **fields: Any) -> None:
     site.installation = {"ipPools": pools, "linuxPolicySetupTimeoutSeconds": 10, **fields}
 
 
+def overlay_off(site: Site) -> None:
+    pool(site, vxlanMode="CrossSubnet")
+    felix(site, vxlanEnabled=False)
+
+
 def owned_nat(site: Site) -> None:
     operator(site)
     pool(site, natOutgoing=True)
@@ -327,6 +332,7 @@ FAULTS: tuple[Fault, ...] = (
      '/spec/calicoNetwork/ipPools/1/natOutgoing","value":"Disabled"'),
     ("IPIP", lambda s: pool(s, ipipMode="CrossSubnet"), "IPIP", BLOCKS, "CrossSubnet"),
     ("no export", lambda s: pool(s, disableBGPExport=True), "NoBGPExport", BREAKS, "learns"),
+    ("overlay off", overlay_off, "OverlayOff", BREAKS, "leave vxlanEnabled out"),
     ("WireGuard", lambda s: felix(s, wireguardEnabled=True), "WireGuard", BREAKS, "wireguard"),
     ("priorities", lambda s: felix(s, ipv4ElevatedRoutePriority=2048), "RoutePriorities", BREAKS,
      "2048 must be at least 2 below"),
@@ -401,7 +407,7 @@ def test_a_seeded_fault_is_found_and_nothing_else(fault: Fault) -> None:
     assert {one.code for one in found} <= expected
 
 
-OVERLAP = ("nodes", "NAT, operator", "no certificate")
+OVERLAP = ("nodes", "overlay off", "NAT, operator", "no certificate")
 
 
 def turned(bodies: list[Json]) -> list[Json]:

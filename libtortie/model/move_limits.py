@@ -1,0 +1,134 @@
+"""What in a cluster's network limits the moves of VMs: facts of its pools and settings. Pure.
+
+The one source of them. `tortiectl vm preflight` tells them with the fix that fits who owns the
+resource; agents tell them as Events of the VMs that are concerned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import ip_network
+
+from libtortie.model.resources import FelixConfiguration, IPPool
+from libtortie.model.times import parse_duration
+
+NORMAL, ELEVATED = 1024, 512
+"""Route priorities where the FelixConfiguration says nothing."""
+_NO_OVERLAY = "Never"
+
+
+class Severity(StrEnum):
+    """What comes of it if nothing is done."""
+
+    BLOCKS = "blocks"
+    BREAKS = "breaks connections"
+    RISK = "risk"
+
+    @property
+    def rank(self) -> int:
+        """The worst first."""
+        return list(Severity).index(self)
+
+
+BLOCKS, BREAKS, RISK = Severity.BLOCKS, Severity.BREAKS, Severity.RISK
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One fact about a resource. `field` of its spec should have `value`; `fix` says what else."""
+
+    severity: Severity
+    kind: str
+    name: str
+    code: str
+    text: str
+    field: str = ""
+    value: bool | str = ""
+    fix: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do, in words."""
+        return self.fix or f"set {self.field}: {json.dumps(self.value)} on the {self.kind}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: {self.text}; {self.remedy}"
+
+
+def pool_limits(pool: IPPool, felixes: Sequence[FelixConfiguration] = ()) -> Iterator[Limit]:
+    """Of VMs with an address of a pool."""
+    kind, name, spec = "IPPool", pool.metadata.name, pool.spec
+    if spec.nat_outgoing:
+        yield Limit(
+            BREAKS, kind, name, "NATOutgoing",
+            "natOutgoing is on: connections out of the pool are masqueraded by the node, and "
+            "break when the VM leaves it",
+            "natOutgoing", False,
+        )  # fmt: skip
+    if spec.ipip_mode != _NO_OVERLAY:
+        yield Limit(
+            BLOCKS, kind, name, "IPIP",
+            f"ipipMode is {spec.ipip_mode}: live migration is not possible over IPIP",
+            "ipipMode", _NO_OVERLAY,
+        )  # fmt: skip
+    if spec.disable_bgp_export and spec.vxlan_mode == _NO_OVERLAY:
+        yield Limit(
+            BREAKS, kind, name, "NoBGPExport",
+            "disableBGPExport is on: no other node learns where the VM has gone",
+            "disableBGPExport", False,
+        )  # fmt: skip
+    if spec.vxlan_mode != _NO_OVERLAY and ip_network(spec.cidr).version == 4:
+        for felix in felixes:
+            if felix.spec.vxlan_enabled is False:
+                yield Limit(
+                    BREAKS, "FelixConfiguration", felix.metadata.name, "OverlayOff",
+                    f"vxlanEnabled is off, and IPPool {name} has vxlanMode {spec.vxlan_mode}: "
+                    "nodes without a tunnel do not reach a VM that has moved",
+                    fix="leave vxlanEnabled out: pools then decide",
+                )  # fmt: skip
+
+
+def felix_limits(felix: FelixConfiguration) -> Iterator[Limit]:
+    """Of all VMs that keep their address."""
+    kind, name, spec = "FelixConfiguration", felix.metadata.name, felix.spec
+    for key, on in (
+        ("wireguardEnabled", spec.wireguard_enabled),
+        ("wireguardEnabledV6", spec.wireguard_enabled_v6),
+    ):
+        if on:
+            yield Limit(
+                BREAKS, kind, name, "WireGuard",
+                f"{key} is on: live migration is not supported with WireGuard",
+                fix=f"set {key}: false, or keep these VMs where they are",
+            )  # fmt: skip
+    for version, normal, elevated in (
+        (4, spec.ipv4_normal_route_priority, spec.ipv4_elevated_route_priority),
+        (6, spec.ipv6_normal_route_priority, spec.ipv6_elevated_route_priority),
+    ):
+        if (normal or NORMAL) - (elevated or ELEVATED) < 2:
+            yield Limit(
+                BREAKS, kind, name, "RoutePriorities",
+                f"ipv{version}ElevatedRoutePriority {elevated or ELEVATED} must be at least 2 "
+                f"below ipv{version}NormalRoutePriority {normal or NORMAL}: the route of a VM "
+                "that has moved does not win",
+                fix=f"use {ELEVATED} and {NORMAL}, the defaults",
+            )  # fmt: skip
+    yield from _convergence(kind, name, spec.live_migration_route_convergence_time)
+
+
+def _convergence(kind: str, name: str, text: str) -> Iterator[Limit]:
+    if not text:
+        return
+    try:
+        if parse_duration(text) >= 1:
+            return
+        why = "is over before other nodes have settled"
+    except ValueError:
+        why = "is no duration"
+    yield Limit(
+        RISK, kind, name, "ConvergenceTime", f"liveMigrationRouteConvergenceTime {text!r} {why}",
+        fix="use 30s, the default",
+    )  # fmt: skip
