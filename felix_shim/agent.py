@@ -59,7 +59,8 @@ from felix_shim.pod_labels import start_pod_labels
 from felix_shim.policy import PolicySet
 from felix_shim.policy_source import policy_kinds, start_policy_sources
 from felix_shim.proxy_keeper import ProxyKeeper, proxy_command
-from felix_shim.reconciler import Clocks, Reconciler, Rim
+from felix_shim.reconciler import Reconciler
+from felix_shim.rim import Clocks, Rim
 from felix_shim.sources import KernelSource, KubeSource, StoreSource
 from felix_shim.startup import StartUp
 from felix_shim.state import Memory, StateFile, boot_id

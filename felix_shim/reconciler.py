@@ -14,8 +14,8 @@ add a route before the endpoint's rules are in the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 from felix_shim import desired
 from felix_shim.chores import AFTER_ROUTES, BEFORE_ROUTES, Chores, Identity
@@ -40,7 +40,6 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.gate import Gate, Standing
-from felix_shim.inbox import Inbox
 from felix_shim.migration import (
     RAISED,
     Action,
@@ -57,7 +56,8 @@ from felix_shim.migration import (
 )
 from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
-from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, SURVEY, Outlets
+from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, SURVEY
+from felix_shim.rim import Rim
 from felix_shim.roster import Local
 from felix_shim.route_log import tell_route
 from felix_shim.routes import desired_routes, evidence
@@ -65,7 +65,6 @@ from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
 from felix_shim.ways import Ways
 from felix_shim.world import World
-from libtortie.jsonlog import Log
 from libtortie.linux.port import IPNetwork, Route
 from libtortie.metrics import Metric
 
@@ -74,25 +73,6 @@ RESYNC_SECONDS = 30.0
 GRACE_SECONDS = 10.0
 """How long a route on a workload interface may be there before its endpoint is."""
 ROUTES = "routes"
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """`monotonic` in seconds; `realtime_ns` in nanoseconds, for the kernel's time stamps."""
-
-    monotonic: Callable[[], float]
-    realtime_ns: Callable[[], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Rim:
-    """What the reconciler has around it. `recall` reads what the last run remembered."""
-
-    outlets: Outlets
-    inbox: Inbox
-    log: Log
-    clocks: Clocks
-    recall: Callable[[World], Memory]
 
 
 class Reconciler:

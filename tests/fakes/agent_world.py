@@ -45,7 +45,8 @@ from felix_shim.owners import Ownership
 from felix_shim.policy import PolicySet
 from felix_shim.policy_blame import RuleRefused
 from felix_shim.policy_sets import Elements
-from felix_shim.reconciler import Clocks, Reconciler, Rim
+from felix_shim.reconciler import Reconciler
+from felix_shim.rim import Clocks, Rim
 from felix_shim.rules import Chain, SetKey
 from felix_shim.state import Memory, decode, encode
 from felix_shim.world import World
@@ -62,8 +63,7 @@ from tests.fakes.tunnels import FakeTunnels
 
 NODE = "n1"
 NAMESPACE = "default"
-VMI = "vm1"
-VMI_UID = "vmi-uid-1"
+VMI, VMI_UID = "vm1", "vmi-uid-1"
 ADDRESS = "10.65.0.2"
 MAC = "02:aa:bb:cc:dd:01"
 

@@ -23,15 +23,13 @@ Json = dict[str, Any]
 VMIMS = "virtualmachineinstancemigrations.kubevirt.io"
 
 
-def spec(site: Site) -> Json:
+def spec(site: Site) -> Any:
     """Of the VM that faults are seeded into."""
-    found: Json = site.vmis[0]["spec"]
-    return found
+    return site.vmis[0]["spec"]
 
 
-def domain(site: Site) -> Json:
-    found: Json = spec(site)["domain"]
-    return found
+def domain(site: Site) -> Any:
+    return spec(site)["domain"]
 
 
 def no_annotation(site: Site) -> None:
@@ -477,9 +475,8 @@ def test_failsafe_ports_open_what_policy_closes() -> None:
 def test_long_names_have_no_label_to_be_found_by() -> None:
     site = healthy()
     persistent_tpm(site)
-    name = "x" * 70
     for body in (site.vmis[0], site.vms[0]):
-        body["metadata"]["name"] = name
+        body["metadata"]["name"] = "x" * 70
     assert found_in(site) == ()
 
 
