@@ -18,9 +18,9 @@ from lab.children import Child
 from lab.cluster import until
 from lab.cutover import Report, report_from_json
 from lab.nodes import in_netns
-from lab.objects import LabVMI
+from lab.objects import LabMigration, LabVMI
 from lab.observers import FrameSeen, RouteSeen, Seen
-from lab.probes import samples_from_json, series_from_json
+from lab.probes import Series, samples_from_json, series_from_json
 from lab.report import SIGNS, LogEvent, Observed, zero_ns
 from lab.state import StateDir
 from lab.stream import StreamReport
@@ -199,6 +199,55 @@ def guest_ips(vmi: LabVMI) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was seen of one migration, in both families."""
+
+    before: LabVMI
+    over: LabMigration
+    after: Mapping[int, str]
+    addresses: Mapping[int, str]
+    nodes: Mapping[int, Mapping[str, str]]
+    places: tuple[str, ...]
+    outcomes: Mapping[int, StreamReport]
+    series: Mapping[str, Series]
+    samples: Mapping[str, Sequence[Sample]]
+    witness: Witness
+    course: Course
+    tables: TableReader
+    log: tuple[LogEvent, ...]
+
+    def of_family(self, version: int, ipv6: Observed | None) -> Observed:
+        """What one family's traffic met; `ipv6` is the other's, within."""
+        pod, target = self.over.status.migration_state.target_pod, self.witness.target
+
+        def mine(found: Mapping[str, T]) -> dict[str, T]:
+            return {place: found[names.prober(place, version)] for place in self.places}
+
+        observed = Observed(
+            vm=self.before.metadata.name,
+            source=self.before.status.node_name,
+            target=target,
+            target_address=self.nodes[version][target],
+            target_pod=pod,
+            ip_before=self.addresses[version],
+            ip_after=self.after.get(version, ""),
+            phase=self.over.status.phase,
+            stream=self.outcomes.get(version, UNMEASURED),
+            series=mine(self.series),
+            cutover=_cutover(self.over.metadata.annotations),
+            seen=tuple(self.witness.seen),
+            log=self.log,
+            phases=tuple(self.course.phases),
+            nodes=self.nodes[version],
+            tables=tuple(self.tables.read.get(version, ())),
+            policy_ns=self.course.policy_ns(pod),
+            version=version,
+            ipv6=ipv6,
+        )
+        return with_traces(observed, mine(self.samples))
+
+
 def measure(
     state: StateDir,
     topology: Topology,
@@ -246,41 +295,14 @@ def measure(
         tables.take("after")
         probed = probes.ask()
         outcomes = {version: StreamReport(**one.ask()) for version, one in streams.items()}
-    pod = over.status.migration_state.target_pod
     after = guest_ips(control.get(LabVMI, wish.vm))
     series = series_from_json(probed["series"])
     samples = samples_from_json(probed["samples"])
-    cutover = _cutover(over.metadata.annotations)
-    log = tuple(agent_log(state, topology, started))
-
-    def of_family(version: int, ipv6: Observed | None) -> Observed:
-        def mine(found: Mapping[str, T]) -> dict[str, T]:
-            return {place: found[names.prober(place, version)] for place in places}
-
-        observed = Observed(
-            vm=wish.vm,
-            source=before.status.node_name,
-            target=wish.target,
-            target_address=nodes[version][wish.target],
-            target_pod=pod,
-            ip_before=addresses[version],
-            ip_after=after.get(version, ""),
-            phase=over.status.phase,
-            stream=outcomes.get(version, UNMEASURED),
-            series=mine(series),
-            cutover=cutover,
-            seen=tuple(witness.seen),
-            log=log,
-            phases=tuple(course.phases),
-            nodes=nodes[version],
-            tables=tuple(tables.read.get(version, ())),
-            policy_ns=course.policy_ns(pod),
-            version=version,
-            ipv6=ipv6,
-        )
-        return with_traces(observed, mine(samples))
-
-    return of_family(4, of_family(6, None) if 6 in addresses else None)
+    known = _Known(
+        before, over, after, addresses, nodes, tuple(places), outcomes, series, samples, witness,
+        course, tables, tuple(agent_log(state, topology, started)),
+    )  # fmt: skip
+    return known.of_family(4, known.of_family(6, None) if 6 in addresses else None)
 
 
 def with_traces(observed: Observed, samples: Mapping[str, Sequence[Sample]]) -> Observed:
