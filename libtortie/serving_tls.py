@@ -61,5 +61,6 @@ def _loaded(place: Place) -> ssl.SSLContext:
 def reason(error: OSError) -> str:
     """Why a file of TLS cannot be used."""
     if isinstance(error, ssl.SSLError):
-        return (error.reason or "nothing usable in it").replace("_", " ").lower()
+        said = getattr(error, "reason", None)  # which of Python's own have not
+        return (said or "nothing usable in it").replace("_", " ").lower()
     return error.strerror or str(error)
