@@ -102,7 +102,7 @@ class Watched:
                 self._fails(self._works, str(fields.get("work", "")), fields, None)
             case "apply_recovered":
                 self._works_again(self._works, str(fields.get("work", "")))
-            case "watch_lost":
+            case "watch_lost" | "watch_lost_still":
                 self._fails(self._watches, str(fields.get("scope", "")), fields, None)
             case "watch_found":
                 self._works_again(self._watches, str(fields.get("scope", "")))

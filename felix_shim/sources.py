@@ -7,6 +7,7 @@ pause, never a deletion. None of them decides anything.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ LIVENESS_SECONDS = 2.0
 class StoreSource:
     """List, then watch one scope of the datastore, and list again when the watch is lost.
 
+    One that is lost again and again is told of once, and looked for more and more rarely, even if
+    it can be listed each time.
     `of_api`: the datastore is a Kubernetes API, whose absence is nobody's business (see `Lost`).
     """
 
@@ -65,9 +68,14 @@ class StoreSource:
     post: Post
     log: Log
     of_api: bool = False
+    monotonic: Callable[[], float] = time.monotonic
     _stop: threading.Event = field(default_factory=threading.Event)
     _watch: Watch | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _complaint: Complaint = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._complaint = Complaint(self.log, "watch_lost")
 
     @property
     def name(self) -> str:
@@ -78,10 +86,10 @@ class StoreSource:
         """The thread's body."""
         pause, lost = FIRST_PAUSE, False
         while not self._stop.is_set():
+            began = self.monotonic()
             try:
                 for event in self._follow():
                     self.post(event)
-                    pause = FIRST_PAUSE
                     if lost:
                         self.log.info("watch_found", scope=self.scope)
                         lost = False
@@ -89,7 +97,10 @@ class StoreSource:
             except Compacted:
                 continue
             except TortieError as error:
-                self.log.warning("watch_lost", scope=self.scope, reason=first_line(error))
+                if self.monotonic() - began >= LONGEST_PAUSE:
+                    pause = FIRST_PAUSE
+                    self._complaint.about("", scope=self.scope)
+                self._complaint.about(first_line(error), scope=self.scope)
                 lost = True
                 if not self.of_api:
                     self.post(Lost(self.scope))

@@ -214,6 +214,7 @@ class Telemetry:
                 str(fields.get("work", ""))
             ),
             "watch_lost": lambda _: self.work.watches_lost.add("datastore"),
+            "watch_lost_still": lambda _: self.work.watches_lost.add("datastore"),
             "api_watch_lost": lambda _: self.work.watches_lost.add("api"),
             "api_watch_lost_still": lambda _: self.work.watches_lost.add("api"),
         }

@@ -25,7 +25,7 @@ from felix_shim.events import (
     Vanished,
 )
 from felix_shim.events import Unstored as Deleted
-from felix_shim.sources import KubeSource, RaisesSource, StoreSource
+from felix_shim.sources import LONGEST_PAUSE, KubeSource, RaisesSource, StoreSource
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Listing
 from libtortie.datastore.watching import LogWatch
@@ -143,7 +143,40 @@ def test_a_lost_watch_of_an_api_is_told_to_nobody(store: BrittleStore, posted: l
     wait_for(lambda: sum(isinstance(event, Listed) for event in posted) >= 2)
     running.stop()
     assert {type(event) for event in posted} == {Listed}
-    assert len(log.of("watch_lost")) == 2
+    assert [len(log.of(event)) for event in ("watch_lost", "watch_lost_still")] == [1, 1]
+
+
+class RefusingStore(MemoryDatastore):
+    """Can be listed; each watch ends after a time."""
+
+    def __init__(self, *lives: float) -> None:
+        super().__init__()
+        self.now = 0.0
+        self._lives = list(lives)
+
+    def watch(self, scope: Scope, revision: str) -> LogWatch:
+        self.now += self._lives.pop(0)
+        raise Unavailable("away")
+
+
+def test_a_watch_that_never_lasts_is_told_of_once_and_looked_for_more_and_more_rarely(
+    posted: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = (0.0,) * 7 + (LONGEST_PAUSE, 0.0)
+    store, log, pauses = RefusingStore(*lives), RecordingLog(), list[float]()
+    source = StoreSource(store, ENDPOINTS, posted.append, log, monotonic=lambda: store.now)
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == len(lives):
+            source.stop()
+
+    monkeypatch.setattr(source._stop, "wait", pause)
+    source.run()
+    store.close()
+    longer = [0.2, 0.4, 0.8, 1.6, 3.2, LONGEST_PAUSE, LONGEST_PAUSE]
+    assert pauses == pytest.approx([*longer, *longer[:2]]), "one that lasted is another one"
+    assert [len(log.of(event)) for event in ("watch_lost", "watch_lost_still")] == [2, 7]
 
 
 class HalfReadableStore(MemoryDatastore):

@@ -120,6 +120,7 @@ def test_a_watch_of_the_datastore_is_lost_until_it_is_found() -> None:
     told = Told()
     told("watch_lost", scope="nodes", reason="refused")
     told.now += LONG
+    told("watch_lost_still", scope="nodes", reason="refused")
     assert told.wrong() == {"watches": "nodes: refused"}
     told("watch_found", scope="nodes")
     assert told.wrong() == {}

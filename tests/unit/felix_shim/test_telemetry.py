@@ -135,6 +135,7 @@ def test_failures_by_what_failed() -> None:
     bench.tell("apply_failed", work="policy", reason="nft")
     bench.tell("route_failed", endpoint=VM, reason="EPERM")
     bench.tell("watch_lost", scope="x")
+    bench.tell("watch_lost_still", scope="x")
     bench.tell("api_watch_lost", kind="pods")
     bench.tell("api_watch_lost_still", kind="pods")
     bench.tell("owner_swap_failed")
@@ -143,7 +144,7 @@ def test_failures_by_what_failed() -> None:
     said = bench.scraped()
     assert said['tortie_apply_failures_total{work="policy"}'] == 1
     assert said["tortie_route_failures_total"] == 1
-    assert said['tortie_watch_failures_total{source="datastore"}'] == 1
+    assert said['tortie_watch_failures_total{source="datastore"}'] == 2
     assert said['tortie_watch_failures_total{source="api"}'] == 2
     assert said["tortie_owner_swap_failures_total"] == 1
     assert said['tortie_vm_signs_dropped_total{reason="refused_pod"}'] == 1
