@@ -1,7 +1,7 @@
 """Two ToRs, one a BIRD and one an FRR, and flows spread over both: a cut-over switches both.
 
 Three agents with a BIRD each; the routers run what `tortiectl bgp tor-config` prints. The move
-there and home is rows 2 and 6 of Calico's own end-to-end tests: eBGP, raised by a filter's community.
+there and home is rows 2 and 6 of Calico's own end-to-end tests: eBGP, raised by a community.
 """
 
 from __future__ import annotations
