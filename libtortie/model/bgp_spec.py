@@ -37,8 +37,11 @@ _SECRET_KEY = r"^[a-zA-Z0-9._-]{1,253}$"
 def community_of(text: str) -> tuple[int, ...]:
     """`aa:nn` (RFC 1997) or `aa:nn:mm` (RFC 8092) as numbers. Raises ValueError."""
     parts = tuple(int(part) for part in text.split(":")) if _COMMUNITY.fullmatch(text) else ()
-    if not parts or max(parts) >= 1 << (16 if len(parts) == 2 else 32):
+    if not parts:
         raise ValueError(f"{text!r} is no community aa:nn or aa:nn:mm")
+    bits = 16 if len(parts) == 2 else 32
+    if max(parts) >= 1 << bits:
+        raise ValueError(f"{text!r} is no community: each part of it has {bits} bits")
     return parts
 
 
@@ -56,13 +59,22 @@ def address_and_port(text: str) -> tuple[IPAddress, int]:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"peerIP {text!r} is not [address]:port")
+            raise ValueError(f"{text!r} is not [address]:port")
         port = rest[1:] or port
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
     if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX):
-        raise ValueError(f"peerIP {text!r}: port {port!r} is outside 1..{PORT_MAX}")
+        raise ValueError(f"{text!r}: {port!r} is not a port")
     return plain_address(host), int(port)
+
+
+def peering_address(text: str, version: int) -> IPAddress:
+    """A `localWorkloadPeeringIPV4` or `-IPV6`. Raises ValueError."""
+    found = plain_address(text)
+    near = found.version == 4 and found.is_link_local
+    if found.version != version or not (near or can_be_reached(found)):
+        raise ValueError(f"{text!r} is no IPv{version} address that a workload can send to")
+    return found
 
 
 def _checked(check: Any, *, empty: bool = True) -> AfterValidator:
@@ -77,15 +89,8 @@ def _checked(check: Any, *, empty: bool = True) -> AfterValidator:
 
 
 def _of_family(version: int) -> AfterValidator:
-    """An address of a family that a workload can send to; IPv4 has no zones that would matter."""
-
-    def check(text: str) -> None:
-        found = plain_address(text)
-        near = found.version == 4 and found.is_link_local
-        if found.version != version or not (near or can_be_reached(found)):
-            raise ValueError(f"{text!r} is no IPv{version} address that a neighbour can have")
-
-    return _checked(check)
+    """An address of ours, of a family, that a workload can send to."""
+    return _checked(lambda text: peering_address(text, version))
 
 
 def _selects(text: str) -> None:

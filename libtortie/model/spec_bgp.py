@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
 from typing import Any
 
+from libtortie.model.bgp_spec import (
+    INTERFACE,
+    PRIORITY_MAX,
+    address_and_port,
+    community_of,
+    peering_address,
+)
 from libtortie.model.plain_ip import plain_address
 from libtortie.model.spec_shape import (
     address,
@@ -26,9 +31,8 @@ from libtortie.model.spec_shape import (
     valued,
 )
 
-PRIORITY = number(1, 2147483646)
+PRIORITY = number(1, PRIORITY_MAX)
 SEVERITY = one_of("Trace", "Debug", "Info", "Warning", "Error", "Fatal", any_case=True)
-_COMMUNITY = re.compile(r"[0-9]{1,10}:[0-9]{1,10}(:[0-9]{1,10})?")
 _ONLY_DEFAULT = (
     "nodeToNodeMeshEnabled",
     "asNumber",
@@ -51,14 +55,10 @@ SECRET = struct(
 @valued()
 def community(value: Any) -> Any:
     """`aa:nn` (16 bits each) or `aa:nn:mm` (32 bits each)."""
-    given = str(value)
-    if not isinstance(value, str) or not _COMMUNITY.fullmatch(given):
-        raise ValueError(f"{shown(value)} is not a community aa:nn or aa:nn:mm")
-    parts = [int(part) for part in given.split(":")]
-    bits = 16 if len(parts) == 2 else 32
-    if max(parts) >= 1 << bits:
-        raise ValueError(f"{shown(value)}: each part of it has {bits} bits")
-    return given
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is no community aa:nn or aa:nn:mm")
+    community_of(value)
+    return value
 
 
 @valued()
@@ -66,18 +66,26 @@ def peer_ip(value: Any) -> Any:
     """An address, with a port or without: `192.0.2.1:179`, `[2001:db8::1]:179`."""
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not an IP address")
-    host, port = value, ""
-    if value.startswith("["):
-        host, bracket, rest = value[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"{shown(value)} is not [address]:port")
-        port = rest[1:]
-    elif value.count(":") == 1:
-        host, _, port = value.partition(":")
-    plain_address(host)
-    if port and not (port.isascii() and port.isdecimal() and 1 <= int(port) < 1 << 16):
-        raise ValueError(f"{shown(value)}: {port!r} is not a port")
+    address_and_port(value)
     return value
+
+
+def _peering(version: int) -> Any:
+    @valued()
+    def check(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"{shown(value)} is not an IP address")
+        peering_address(value, version)
+        return value
+
+    return check
+
+
+def _is_community(text: str) -> bool:
+    try:
+        return bool(community_of(text))
+    except ValueError:
+        return False
 
 
 def _configuration_rules(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -86,7 +94,7 @@ def _configuration_rules(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     known = {one.get("name") for one in spec.get("communities") or ()}
     for place, advertised in enumerate(spec.get("prefixAdvertisements") or ()):
         for number_of, name in enumerate(advertised.get("communities") or ()):
-            if name not in known and not _COMMUNITY.fullmatch(name):
+            if name not in known and not _is_community(name):
                 where = f"prefixAdvertisements.{place}.communities.{number_of}"
                 yield where, f"{name!r} is neither a community nor the name of one"
     if spec.get("nodeToNodeMeshEnabled") is False:
@@ -123,12 +131,12 @@ CONFIGURATION = struct(
         "bindMode": one_of("None", "NodeIP"),
         "ignoredInterfaces": list_of(
             text(
-                r"(?!\*$)[a-zA-Z0-9_.*-]{1,15}",
+                rf"(?!\*$){INTERFACE.pattern}",
                 said="is not an interface's name or a pattern of it",
             )
         ),
-        "localWorkloadPeeringIPV4": address,
-        "localWorkloadPeeringIPV6": address,
+        "localWorkloadPeeringIPV4": _peering(4),
+        "localWorkloadPeeringIPV6": _peering(6),
         "programClusterRoutes": one_of(
             "Enabled", "Disabled", "EnabledIPIPOnly", "EnabledNoEncapOnly"
         ),
@@ -161,12 +169,8 @@ def _peer_rules(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if not spec.get("asNumber"):
             yield "asNumber", "is missing: localWorkloadSelector needs it"
     reach = spec.get("reachableBy")
-    if reach and peer and ip_address(reach).version != _family(peer):
+    if reach and peer and plain_address(reach).version != address_and_port(peer)[0].version:
         yield "reachableBy", "is not of peerIP's IP family"
-
-
-def _family(peer: str) -> int:
-    return 6 if peer.startswith("[") or peer.count(":") > 1 else 4
 
 
 PEER = struct(
@@ -249,7 +253,7 @@ def _rules_of(version: int) -> Any:
                 {"min": number(0, bits), "max": number(0, bits)}, rules=[_prefix_rules]
             ),
             "source": one_of("RemotePeers"),
-            "interface": text(r"[a-zA-Z0-9_.*-]{1,15}", said="is not an interface's name"),
+            "interface": text(INTERFACE.pattern, said="is not an interface's name"),
             "peerType": one_of("eBGP", "iBGP"),
             "communities": struct(
                 {"values": list_of(community, least=1, most=1)}, required=["values"]

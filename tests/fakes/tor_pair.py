@@ -53,8 +53,9 @@ class Router(ABC):
     vendor: str
     number: int
 
-    def __init__(self, site: OverlaySite) -> None:
+    def __init__(self, site: OverlaySite, community: str = "") -> None:
         self.site = site
+        self.community = community
         self.space = f"{site.name}r{self.number}"
         self.leg = f"leg{self.number}"
         self.as_number = 65000 + self.number
@@ -83,6 +84,8 @@ class Router(ABC):
         """Its namespace and its two links."""
         for version, name in zip((4, 6), self.names, strict=True):
             peer: dict[str, Any] = {"peerIP": self.rack(version), "asNumber": self.as_number}
+            if self.community:
+                peer |= {"filters": ["mark"], "nextHopMode": "Keep"}
             self.site.put(Kind.BGP_PEER, name, **peer)
         ip("netns", "add", self.space)
         said(self.space, "sysctl", "-qw", *_FORWARDING)
@@ -120,6 +123,8 @@ class Router(ABC):
             "DATASTORE_TYPE": "sqlite",
             "TORTIE_SQLITE_PATH": str(self.site.root / "tortie.db"),
         }
+        if self.community:
+            words += ["--community", self.community]
         asked = ["bgp", "tor-config", "--vendor", self.vendor, *words]
         done = CliRunner(env=environ).invoke(main, asked)
         assert done.exit_code == 0, done.output
@@ -245,8 +250,8 @@ class FrrRouter(Router):
 
     vendor, number = "frr", 2
 
-    def __init__(self, site: OverlaySite) -> None:
-        super().__init__(site)
+    def __init__(self, site: OverlaySite, community: str = "") -> None:
+        super().__init__(site, community)
         self.dir = Path(tempfile.mkdtemp(prefix="tt-frr-", dir="/run"))
         shutil.chown(self.dir, "frr", "frr")
 
@@ -307,11 +312,19 @@ class FrrRouter(Router):
 
 
 class TorPair:
-    """Both, the spine above them, and the client."""
+    """Both, the spine above them, and the client. With a `community` a BGPFilter says by that what
+    is raised, and the routers don't look at the metric."""
 
-    def __init__(self, site: OverlaySite) -> None:
+    def __init__(self, site: OverlaySite, community: str = "") -> None:
         self.site = site
-        self.routers: tuple[Router, Router] = (BirdRouter(site), FrrRouter(site))
+        if community:
+            mark = {"operations": [{"addCommunity": {"value": community}}]}
+            rule = {"peerType": "eBGP", "priority": 512, "action": "Accept", **mark}
+            site.put(Kind.BGP_FILTER, "mark", exportV4=[rule], exportV6=[rule])
+        self.routers: tuple[Router, Router] = (
+            BirdRouter(site, community),
+            FrrRouter(site, community),
+        )
         self.client = f"{site.name}c"
         self._spine: subprocess.Popen[bytes] | None = None
 

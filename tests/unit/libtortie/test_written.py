@@ -262,6 +262,11 @@ def test_everything_is_told_at_once() -> None:
             "spec.nodeMeshMaxRestartTime: is of the mesh",
         ),
         (Kind.BGP_CONFIGURATION, {"ignoredInterfaces": ["*"]}, "spec.ignoredInterfaces.0: "),
+        (
+            Kind.BGP_CONFIGURATION,
+            {"localWorkloadPeeringIPV6": "169.254.0.179"},
+            "spec.localWorkloadPeeringIPV6: '169.254.0.179' is no IPv6 address",
+        ),
         (Kind.BGP_PEER, {}, "spec: peerIP, peerSelector or localWorkloadSelector"),
         (Kind.BGP_PEER, {"peerIP": "[fd00::1]:x"}, "spec.peerIP: '[fd00::1]:x': 'x' is not a port"),
         (Kind.BGP_PEER, {"peerIP": "rack1"}, "spec.peerIP: "),
