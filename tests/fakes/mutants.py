@@ -105,6 +105,10 @@ def _believes_raises_only(machine: Machine, known: Any, now: float, settings: An
     return _settle(machine, replace(known, proof=Proof.UNKNOWN), now, settings)
 
 
+def _forgets_uid(machine: Machine, state: State) -> str:
+    return machine.facts.migration_uid if state is State.TARGET else ""
+
+
 def _source_yields_at_once(machine: Machine, known: Any, now: float, settings: Any) -> Any:
     if known.role is Role.SOURCE:
         known = replace(known, proof=Proof.ELSEWHERE)
@@ -200,4 +204,21 @@ MUTANTS = (
         _function(targets, "runs_in", lambda _: ""),
     ),
     Mutant("a sent VM stays", "decentralised", _function(facts, "_sent_away", lambda *_: False)),
+    Mutant(
+        "a raise is new for ever",
+        "rollback",
+        _function(
+            migration, "_newer_raise", lambda m: 0 < m.facts.raised_elsewhere >= m.seen_raise
+        ),
+    ),
+    Mutant(
+        "a served migration is not remembered",
+        "one-migration",
+        _function(migration, "_uid_after", _forgets_uid),
+    ),
+    Mutant(
+        "a list of old takes the route",
+        "killed",
+        _function(migration, "_unserved_target", lambda m: migration._is_target(m.facts)),
+    ),
 )
