@@ -1,9 +1,9 @@
 """The few threads that move the bytes of all streams.
 
 A stream has a thread of its own until both its sides are open; then a lane turns it, beside others,
-and that thread waits for its end. So the interpreter's lock is fought for by as many threads as
-there are lanes and not by as many as there are streams. Nothing that a lane does may block but its
-`poll`. A lane is there while it has streams.
+and that thread waits for its end. So no more threads fight for the interpreter's lock than there
+are cores, however many streams there are. Nothing that a lane does may block but its `poll`. A lane
+is there while it has streams.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Load(Protocol):
 
 
 def lanes_here() -> int:
-    """As many as leave half of the cores to the programs at the streams' ends."""
-    return max(1, min(MOST_LANES, len(os.sched_getaffinity(0)) // 2))
+    """One for each core that we may use: with more they fight for the interpreter's lock."""
+    return min(MOST_LANES, len(os.sched_getaffinity(0)))
 
 
 class Lanes:
