@@ -189,12 +189,16 @@ def tidings(
     places: Places,
     address_of: Callable[[str], IPAddress | None],
 ) -> dict[Addressee, Tidings]:
-    """Whom to tell of which VM: of one in the overlay its source and its block's owner. Pure."""
+    """Whom to tell of which VM: of one in the overlay its block's owner, and its source. Pure.
+
+    The source has no connection of this kind before the VM has come: it hears of that first by the
+    one through which connections are asked for, and peers take no more than a few of one node.
+    """
     found = {}
     for endpoint, one in news.items():
         inside = [address for address in one.addresses if places.covers(address)]
         nodes = {places.owner_elsewhere(address) for address in inside}
-        for node in sorted(nodes | ({one.source} if inside else set())):
+        for node in sorted(nodes | ({one.source} if inside and one.arrived else set())):
             there = address_of(node) if node else None
             if there is not None:
                 uid, addresses = one.migration_uid, one.addresses

@@ -200,52 +200,53 @@ def guest_ips(vmi: LabVMI) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What was seen of one migration, in both families."""
+class Measured:
+    """A migration as it was recorded; addresses, nodes, tables and connections are by family,
+    probes and samples by prober."""
 
-    before: LabVMI
+    wish: Wish
+    source: str
     over: LabMigration
-    after: Mapping[int, str]
-    addresses: Mapping[int, str]
+    places: Mapping[str, str]
     nodes: Mapping[int, Mapping[str, str]]
-    places: tuple[str, ...]
-    outcomes: Mapping[int, StreamReport]
+    before: Mapping[int, str]
+    after: Mapping[int, str]
+    streams: Mapping[int, StreamReport]
     series: Mapping[str, Series]
     samples: Mapping[str, Sequence[Sample]]
-    witness: Witness
-    course: Course
-    tables: TableReader
+    tables: Mapping[int, Sequence[Tables]]
+    seen: tuple[Seen, ...]
     log: tuple[LogEvent, ...]
+    course: Course
 
-    def of_family(self, version: int, ipv6: Observed | None) -> Observed:
-        """What one family's traffic met; `ipv6` is the other's, within."""
-        pod, target = self.over.status.migration_state.target_pod, self.witness.target
-
-        def mine(found: Mapping[str, T]) -> dict[str, T]:
-            return {place: found[names.prober(place, version)] for place in self.places}
-
+    def of_family(self, version: int, ipv6: Observed | None = None) -> Observed:
+        """What was seen in a family."""
+        pod = self.over.status.migration_state.target_pod
         observed = Observed(
-            vm=self.before.metadata.name,
-            source=self.before.status.node_name,
-            target=target,
-            target_address=self.nodes[version][target],
+            vm=self.wish.vm,
+            source=self.source,
+            target=self.wish.target,
+            target_address=self.nodes[version][self.wish.target],
             target_pod=pod,
-            ip_before=self.addresses[version],
+            ip_before=self.before[version],
             ip_after=self.after.get(version, ""),
             phase=self.over.status.phase,
-            stream=self.outcomes.get(version, UNMEASURED),
-            series=mine(self.series),
+            stream=self.streams.get(version, UNMEASURED),
+            series=self._mine(self.series, version),
             cutover=_cutover(self.over.metadata.annotations),
-            seen=tuple(self.witness.seen),
+            seen=self.seen,
             log=self.log,
             phases=tuple(self.course.phases),
             nodes=self.nodes[version],
-            tables=tuple(self.tables.read.get(version, ())),
+            tables=tuple(self.tables.get(version, ())),
             policy_ns=self.course.policy_ns(pod),
             version=version,
             ipv6=ipv6,
         )
-        return with_traces(observed, mine(self.samples))
+        return with_traces(observed, self._mine(self.samples, version))
+
+    def _mine(self, found: Mapping[str, T], version: int) -> dict[str, T]:
+        return {place: found[names.prober(place, version)] for place in self.places}
 
 
 def measure(
@@ -267,16 +268,10 @@ def measure(
     before = control.get(LabVMI, wish.vm)
     addresses, mac = guest_ips(before), before.status.interfaces[0].mac
     started = clock.monotonic()
-    nodes = {
-        version: {node.name: str(node.ip(version)) for node in topology.nodes}
-        for version in addresses
-    }
+    nodes = {v: {one.name: str(one.ip(v)) for one in topology.nodes} for v in addresses}
+    there = {version: found[wish.target] for version, found in nodes.items()}
     everybody = {*(node.name for node in topology.nodes), names.TOR}
-    witness = Witness(
-        wish.target,
-        {version: found[wish.target] for version, found in nodes.items()},
-        frozenset(everybody - {wish.target}),
-    )
+    witness = Witness(wish.target, there, frozenset(everybody - {wish.target}))
     tables = TableReader(netns_paths(topology), addresses)
     course = Course(state.node(wish.target, "run") / "endpoint-status")
     guest = tuple(addresses.values())
@@ -294,15 +289,24 @@ def measure(
         threading.Event().wait(AFTER_REVERT_S)
         tables.take("after")
         probed = probes.ask()
-        outcomes = {version: StreamReport(**one.ask()) for version, one in streams.items()}
-    after = guest_ips(control.get(LabVMI, wish.vm))
-    series = series_from_json(probed["series"])
-    samples = samples_from_json(probed["samples"])
-    known = _Known(
-        before, over, after, addresses, nodes, tuple(places), outcomes, series, samples, witness,
-        course, tables, tuple(agent_log(state, topology, started)),
-    )  # fmt: skip
-    return known.of_family(4, known.of_family(6, None) if 6 in addresses else None)
+        reports = {version: StreamReport(**one.ask()) for version, one in streams.items()}
+    measured = Measured(
+        wish,
+        before.status.node_name,
+        over,
+        places,
+        nodes,
+        addresses,
+        guest_ips(control.get(LabVMI, wish.vm)),
+        reports,
+        series_from_json(probed["series"]),
+        samples_from_json(probed["samples"]),
+        tables.read,
+        tuple(witness.seen),
+        tuple(agent_log(state, topology, started)),
+        course,
+    )
+    return measured.of_family(4, measured.of_family(6) if 6 in addresses else None)
 
 
 def with_traces(observed: Observed, samples: Mapping[str, Sequence[Sample]]) -> Observed:

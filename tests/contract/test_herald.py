@@ -195,7 +195,7 @@ def test_who_is_to_be_told() -> None:
 
     source = (ENDPOINT, "n0"), replace(HERE, node="n0", node_address=nodes["n0"])
     assert told("n1") == dict([(OWNER, HERE), source])
-    assert told("n1", replace(wish, arrived=False))[OWNER] == COMING
+    assert told("n1", replace(wish, arrived=False)) == {OWNER: COMING}
     assert told("n1", replace(wish, source="")) == {OWNER: HERE}, "who it was is not known"
     assert told("") == told("n0") == dict([source]), "the block is of this node, or the source's"
     assert told("n9") == dict([source]), "it has no address"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +90,6 @@ def test_an_empty_store_gets_calicos_bytes(tmp_path: Path, store: MemoryDatastor
     assert {key.split()[1] for key in everything(store) if key.startswith("IPPool")} == names
     assert (tmp_path / "node-1" / "nodename").read_bytes() == b"node-1"
     assert (tmp_path / "node-1" / "mtu").read_bytes() == b"1500"
-
-
-def test_a_node_of_ipv6_alone_starts(tmp_path: Path, store: MemoryDatastore) -> None:
-    machine = Machine(tmp_path, store, address="fd00:1::11/64", options="ip: none\nip6: autodetect")
-    machine.kernel.write_sysctl("net/ipv6/conf/all/disable_ipv6", "0")
-    started = machine.boot()
-    assert started.own() == (ip_address("fd00:1::11"),)
-    assert started.uplinks() == ("eth0",)
-    facts = started.facts()
-    assert (facts.address, facts.link6) == (None, "eth0")
-    pools = [record.key for record in store.list(Resources(Kind.IP_POOL)).records]
-    assert pools == [ResourceKey(Kind.IP_POOL, "default-ipv6-ippool")]
-    assert machine.complaints() == []
 
 
 def test_the_ipv6_pool_is_a_unique_local_48(machine: Machine, store: MemoryDatastore) -> None:
