@@ -79,7 +79,7 @@ def test_it_serves_on_and_remembers_when_there_is_room(node: Cramped) -> None:
     answer = node.done("ADD", POD, "c2", policy_setup_on_timeout="fail")
     guest = Guest(node, "c2", node.address, answer.body["interfaces"][1]["mac"])
     try:
-        guest.arrive()  # and speaks on, until the agent hears it: its log cannot say when it listens
+        guest.arrive()  # and speaks on until it is heard: no log says when the agent listens
         until("the raised route", lambda: node.metrics(POD) == [512])
         assert '"live"' not in node.remembered(), "the disk is full"
         node.done("DEL", "web", "c1")
