@@ -194,8 +194,8 @@ class IpamShelf(CrdShelf):
         made = super()._put(place, body)
         if _second_owners(made) < _second_owners(body):
             raise InvalidInput(
-                f"{place}: the API server does not keep {SECOND_OWNER}: its definition (CRD) is older"
-                " than Calico v3.32's; apply a newer one (conf/crds), or do not migrate VMs"
+                f"{place}: the API server does not keep {SECOND_OWNER}: its CRD is older than"
+                " Calico v3.32's; apply a newer one (conf/crds), or do not migrate VMs"
             )
         return made
 

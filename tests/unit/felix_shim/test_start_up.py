@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from felix_shim.kube_node import ConfigMap
-from felix_shim.node import AddressTakenError, RenamedError
+from felix_shim.node import AddressTakenError
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore, KeyOp, Op
 from libtortie.errors import InvalidInput, Unauthorized, Unavailable
@@ -21,7 +21,6 @@ from libtortie.linux.port import Route, RouteProto
 from libtortie.model.ipam import IPAMConfig, Persistence
 from libtortie.model.keys import IPAMConfigKey, Kind, ResourceKey, Resources, path_of
 from libtortie.model.resources import IPPool
-from tests.fakes.agent_world import endpoint_record
 from tests.fakes.faulty_store import FaultyStore
 from tests.fakes.kube import FakeKube
 from tests.fakes.starting_node import (
@@ -468,34 +467,6 @@ def test_an_address_that_is_taken_ends_the_start(tmp_path: Path, store: Datastor
     assert everything(store) == before
     assert not (tmp_path / "node-2").exists(), "without a name the plugin refuses to add pods"
     Machine(tmp_path, store, "node-2", "10.0.2.2/24", "ip_check: false").boot()
-
-
-def test_a_node_that_is_called_otherwise_keeps_its_name_while_anything_runs(
-    tmp_path: Path, store: Datastore
-) -> None:
-    Machine(tmp_path, store, "old").boot()
-    pod = endpoint_record("web", node="old")
-    other = endpoint_record("web2", node="other", address="10.65.0.9")
-    for record in (pod, other):
-        store.create(record.key, record.value)
-    before = everything(store)
-    renamed = Machine(tmp_path, store, "new")
-    name = tmp_path / "new" / "nodename"  # the one file of this machine
-    name.parent.mkdir()
-    name.write_text("old\n")
-    with pytest.raises(
-        RenamedError, match=r"is called new and was old .*: default/web; call it old"
-    ):
-        renamed.start().begin()
-    assert everything(store) == before
-    assert name.read_text() == "old\n", "the plugin goes on under the old name"
-    store.delete(pod.key)
-    with pytest.raises(AddressTakenError, match="or delete Node old if it is no more"):
-        renamed.start().begin()
-    store.delete(ResourceKey(Kind.NODE, "old"))
-    renamed.boot()
-    assert name.read_text() == "new"
-    renamed.boot()
 
 
 def test_no_address_at_all_ends_the_start(tmp_path: Path, store: Datastore) -> None:
