@@ -30,6 +30,8 @@ from libtortie.kube.raw import RawObjects, copy_of
 from libtortie.model.keys import Key
 
 LOG = logging.getLogger(__name__)
+SECOND_OWNER = "alternateOwnerAttrs"
+"""Of a block's attributes: the target of a migration."""
 ATTEMPTS = 5
 """Of a deletion that names no revision, each beginning with a new look."""
 
@@ -186,6 +188,17 @@ class IpamShelf(CrdShelf):
             raise Conflict(f"{self.shape.place(key)} was being deleted, and is gone: read again")
         return made
 
+    def _put(self, place: Place, body: Json) -> Json:
+        """Raises `InvalidInput` when the server has dropped the second owner of an address: the
+        next write would take the VM's address for nobody's but its first pod's."""
+        made = super()._put(place, body)
+        if _second_owners(made) < _second_owners(body):
+            raise InvalidInput(
+                f"{place}: the API server does not keep {SECOND_OWNER}: its CRD is older than"
+                " Calico v3.32's; apply a newer one (conf/crds), or do not migrate VMs"
+            )
+        return made
+
     def delete(self, key: Key, revision: str | None) -> None:
         """See `Shelf`: mark it by compare-and-swap, then remove what was marked."""
         for attempt in range(ATTEMPTS):
@@ -249,3 +262,10 @@ def _checked(place: Place, revision: str) -> str:
     if not (revision.isascii() and revision.isdecimal()):
         raise Conflict(f"{place}: {revision!r} is no resourceVersion: read again")
     return revision
+
+
+def _second_owners(body: Json) -> int:
+    """How many attributes of a block have one; 0 of what is no block."""
+    spec = body.get("spec")
+    attributes = spec.get("attributes") if isinstance(spec, dict) else None
+    return sum(bool(one.get(SECOND_OWNER)) for one in attributes or () if isinstance(one, dict))
