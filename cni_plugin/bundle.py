@@ -74,7 +74,9 @@ def read_bundle(source: Path, machine: str) -> Bundle:
     """A bundle that can run on this kind of machine. Raises `InvalidInput`, OSError."""
     content = read_file(source / MANIFEST)
     if content is None:
-        raise InvalidInput(f"{source} is no bundle: it has no {MANIFEST} (`make bundle` makes one)")
+        raise InvalidInput(
+            f"{source} is no bundle: it has no {MANIFEST} (`make image-root` makes one)"
+        )
     try:
         said = _Manifest.model_validate_json(content)
     except ValidationError as error:
