@@ -7,6 +7,7 @@ import subprocess
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -242,15 +243,22 @@ def test_work_in_a_namespace_outlives_a_machine_that_stood_still(
 ) -> None:
     go_on = threading.Event()
 
-    class Overslept(threading.Thread):
-        """Its first waiter gets up late, and before it has run."""
+    real = threading.Lock
 
-        def join(self, timeout: float | None = None) -> None:
-            if go_on.is_set():
-                super().join(timeout)
+    class Overslept:
+        """Who waits for it first gets up late, and before the work has run."""
+
+        def __init__(self) -> None:
+            self._lock = real()
+            self.release = self._lock.release
+
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout < 0 or go_on.is_set():
+                return self._lock.acquire(timeout=timeout)
             go_on.set()
+            return False
 
-    monkeypatch.setattr("libtortie.linux.netns.threading.Thread", Overslept)
+    monkeypatch.setattr("libtortie.linux.netns.threading", SimpleNamespace(Lock=Overslept))
     assert netns.on_thread(lambda: go_on.wait(60), 30.0, "work")
 
 
