@@ -222,6 +222,7 @@ class Bench:
         self.registered: list[tuple[IPInterface, ...]] = []
         self.warned: list[tuple[EndpointId, str]] = []
         self.told: Mapping[Addressee, Tidings] = {}
+        self.tellings: list[Mapping[Addressee, Tidings]] = []
         self.told_closed: list[tuple[EndpointId, str]] = []
         self.services_wanted: list[bool] = []
         self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
@@ -328,6 +329,7 @@ class Bench:
 
     def _tell(self, wanted: Mapping[Addressee, Tidings]) -> None:
         self.told = wanted
+        self.tellings.append(wanted)
 
     def _ask(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
         self.asked, self.urgent = addresses, urgent
