@@ -161,7 +161,7 @@ class Places(Protocol):
         """The other node whose block an address of the overlay is from, or ""."""
 
     def is_recorded(self, local: Local) -> bool:
-        """Whether the store has a VM's addresses here."""
+        """Whether the store has had a VM's addresses here since that came."""
 
 
 def unrecorded(

@@ -171,9 +171,9 @@ class OverlayDesk:
         return found.node if found is not None and found.node != self.node else ""
 
     def is_recorded(self, local: Local) -> bool:
-        """Whether the store has all of a local VM's addresses in the overlay on this node."""
-        addresses = filter(self.covers, local.endpoint.addresses)
-        return all(self._stored(address) == self.node for address in addresses)
+        """Whether the store has named this node for a VM since that was heard here. It may have
+        moved on by now: from then on the store says where it is, and this node no more."""
+        return self.counts(local)
 
     def counts(self, local: Local) -> bool:
         """Whether the store's word that a local address is elsewhere counts.

@@ -221,7 +221,7 @@ class Bench:
         self.urgent = False
         self.registered: list[tuple[IPInterface, ...]] = []
         self.warned: list[tuple[EndpointId, str]] = []
-        self.told: Mapping[Addressee, Tidings] = {}
+        self.tellings: list[Mapping[Addressee, Tidings]] = [{}]
         self.told_closed: list[tuple[EndpointId, str]] = []
         self.services_wanted: list[bool] = []
         self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
@@ -268,7 +268,7 @@ class Bench:
             closed=lambda endpoint, text: self.told_closed.append((endpoint.id, text)),
             ask_raises=self._ask,
             exchange=lambda found: None,
-            tell=self._tell,
+            tell=self.tellings.append,
             lay_overlay=OverlayDriver(self.kernel, self.tunnels, self.log).apply,
             want_passwords=self.passwords_wanted.append,
             want_services=lambda: self.services_wanted.append(True),
@@ -325,9 +325,6 @@ class Bench:
 
     def _own(self, wanted: Mapping[EndpointId, Ownership]) -> None:
         self.owned = wanted
-
-    def _tell(self, wanted: Mapping[Addressee, Tidings]) -> None:
-        self.told = wanted
 
     def _ask(self, addresses: frozenset[IPAddress], urgent: bool) -> None:
         self.asked, self.urgent = addresses, urgent

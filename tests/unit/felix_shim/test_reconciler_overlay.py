@@ -291,12 +291,15 @@ def test_source_and_owner_of_the_block_are_told_until_the_store_has_it(
         )
         for number in whom
     }
-    assert bench.told == {key: told for key, told in wanted.items() if key[1] == owner}
+    assert bench.tellings[-1] == {key: told for key, told in wanted.items() if key[1] == owner}
     bench.sign("tgt")
     here = {key: replace(told, arrived=True) for key, told in wanted.items()}
-    assert bench.told == here
+    assert bench.tellings[-1] == here
     store(bench, block_record(NODE, owner=owner))
-    assert bench.told == {}
+    assert bench.tellings[-1] == {}
+    bench.tellings.clear()
+    store(bench, block_record("n2", NODE, owner=owner))
+    assert not any(bench.tellings), "it has moved on, and this is where it was"
 
 
 def test_the_owner_is_told_though_the_route_is_an_ordinary_one_by_now() -> None:
@@ -306,9 +309,9 @@ def test_the_owner_is_told_though_the_route_is_an_ordinary_one_by_now() -> None:
     succeed(bench)
     bench.advance(CONVERGENCE)
     assert bench.metrics("tgt") == [1024]
-    assert [node for _, node in bench.told] == ["n2"]
+    assert [node for _, node in bench.tellings[-1]] == ["n2"]
     store(bench, block_record(NODE, owner="n2"))
-    assert bench.told == {}
+    assert bench.tellings[-1] == {}
 
 
 def test_a_failed_migration_leaves_the_way_to_the_source() -> None:
