@@ -57,6 +57,14 @@ def files(place: Path, *logical: int) -> list[str]:
     return [str(place / "target" / (f"{KEY}-{port}" if port else "virtqemud")) for port in logical]
 
 
+def _free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
+
+
 def start_source(proxy: ProxyManager, place: Path, ports: dict[int, int]) -> tuple[str, ...]:
     return proxy.start_source_listener(KEY, LOOPBACK, ports, str(place / "base"))
 
@@ -121,6 +129,39 @@ class TestTarget:
                 proxy.stop_target_listener(key)
                 assert ended(caller)
                 caller.close()
+
+    def test_more_at_once_than_the_range_has_ports_for(self, tls: TlsConfig, place: Path) -> None:
+        """Each has all of its ports or none; who fails keeps none from the others."""
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            first = min(probe.getsockname()[1], 65000)
+        made: dict[str, dict[int, int]] = {}
+        refused: dict[str, str] = {}
+        with manager(config(tls, port_range=f"{first}-{first + 19}")) as proxy:
+            together = threading.Barrier(16)
+
+            def start(key: str) -> None:
+                paths = [str(place / "target" / f"{key}-{port}") for port in (49152, 49153)]
+                together.wait(60)
+                try:
+                    made[key] = dict(proxy.start_target_listener(key, paths).ports)
+                except Unavailable as error:
+                    refused[key] = str(error)
+
+            threads = [threading.Thread(target=start, args=(f"vm-{n}",)) for n in range(16)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            ports = [port for each in made.values() for port in each]
+            assert len(made) + len(refused) == 16
+            assert len(refused) >= 6
+            assert len(ports) == len(set(ports)) == 2 * len(made)
+            assert all("widen port_range" in text for text in refused.values())
+            assert proxy.open_listener_count() == len(made)
+            assert sum(map(_free, range(first, first + 20))) <= 1
+            for key in made:
+                proxy.stop_target_listener(key)
+            assert all(map(_free, ports))
 
     def test_what_nobody_stops_is_ended_some_time(self, tls: TlsConfig, place: Path) -> None:
         clock = [1000.0]
