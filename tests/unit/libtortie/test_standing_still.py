@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import subprocess
 import threading
@@ -242,15 +243,22 @@ def test_work_in_a_namespace_outlives_a_machine_that_stood_still(
 ) -> None:
     go_on = threading.Event()
 
-    class Overslept(threading.Thread):
-        """Its first waiter gets up late, and before it has run."""
+    class Overslept:
+        """Its first waiter gets up late, and before the work has run."""
 
-        def join(self, timeout: float | None = None) -> None:
-            if go_on.is_set():
-                super().join(timeout)
+        def __init__(self) -> None:
+            self._lock = _thread.allocate_lock()
+
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout < 0 or go_on.is_set():
+                return self._lock.acquire(timeout=timeout)
             go_on.set()
+            return False
 
-    monkeypatch.setattr("libtortie.linux.netns.threading.Thread", Overslept)
+        def release(self) -> None:
+            self._lock.release()
+
+    monkeypatch.setattr("libtortie.linux.netns.threading.Lock", Overslept)
     assert netns.on_thread(lambda: go_on.wait(60), 30.0, "work")
 
 
