@@ -29,7 +29,7 @@ from lab.cluster import bring_up, in_api, make_way, meshed, start_agent, until
 from lab.cutover import report_from_json
 from lab.datastore import KUBERNETES, settings
 from lab.interrupts import interruptible, uninterrupted
-from lab.measure import agent_log, await_echo, guest_ip, start_probes, start_stream
+from lab.measure import agent_log, await_echo, guest_ips, start_probes, start_streams
 from lab.nodes import in_netns
 from lab.objects import LabVMI
 from lab.probes import series_from_json
@@ -85,7 +85,7 @@ class Scene:
     drain: float | None
     current: int = 0
     places: dict[str, str] = field(default_factory=dict)
-    address: str = ""
+    addresses: dict[int, str] = field(default_factory=dict)
 
     @property
     def bundle(self) -> Bundle:
@@ -163,7 +163,7 @@ def _prepare(scene: Scene) -> None:
         _start_controllers(scene, name)
     until(lambda: bool(_lease(scene).spec.holder_identity), "no controller leads")
     control.create_vm(VM, scene.topology.nodes[0].name)
-    scene.address = guest_ip(control.await_vm(VM))
+    scene.addresses = guest_ips(control.await_vm(VM))
     scene.places = {names.EXT: names.netns(names.EXT)}
     for node in scene.topology.nodes[1:]:
         pod = f"client-{node.name}"
@@ -176,8 +176,10 @@ def _connections(scene: Scene) -> Iterator[dict[str, Child]]:
     streams: dict[str, Child] = {}
     try:
         for place, netns in scene.places.items():
-            await_echo(scene.address, netns)
-            streams[place] = start_stream(scene.state, scene.address, netns)
+            for address in scene.addresses.values():
+                await_echo(address, netns)
+            for version, stream in start_streams(scene.state, scene.addresses, netns).items():
+                streams[names.prober(place, version)] = stream
         yield streams
     finally:
         for stream in streams.values():
@@ -189,11 +191,10 @@ def _connections(scene: Scene) -> Iterator[dict[str, Child]]:
 
 def _stretch(scene: Scene, streams: dict[str, Child], *, upgrades: bool) -> Stretch:
     """A migration, or as many as an upgrade takes. Raises `LabError` when one fails."""
-    pods = {place: netns for place, netns in scene.places.items() if place != names.EXT}
     leader, birds = _lease(scene), _birds(scene)
     windows: list[Window] = []
     moment = scene.random.uniform(0, LATEST_S)
-    with start_probes(scene.state, scene.address, pods) as probes:
+    with start_probes(scene.state, [*scene.addresses.values()], scene.places) as probes:
         threading.Event().wait(QUIET_S)
         rollout = _Rollout(scene, moment)
         if upgrades:
@@ -219,7 +220,7 @@ def _stretch(scene: Scene, streams: dict[str, Child], *, upgrades: bool) -> Stre
         restarts=tuple(rollout.restarts),
         leaders=_lease(scene).spec.lease_transitions - leader.spec.lease_transitions,
         bird_lived=_birds(scene) == birds,
-        address_kept=guest_ip(control.get(LabVMI, VM)) == scene.address,
+        address_kept=guest_ips(control.get(LabVMI, VM)) == scene.addresses,
         moments={"began_s": moment} if upgrades else {},
     )
 

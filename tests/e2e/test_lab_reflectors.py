@@ -50,8 +50,11 @@ def sessions(lab: Lab, node: str) -> set[str]:
 
 def test_nodes_have_sessions_with_the_reflectors_only(lab: Lab) -> None:
     assert meshed(lab.state, NODES, REFLECTORS)
-    assert sessions(lab, f"node{NODES}") == {"node_172_31_0_11", "node_172_31_0_12"}
-    assert len(sessions(lab, "node1")) == NODES  # each other node, and the ToR
+    assert sessions(lab, f"node{NODES}") == {
+        *("node_172_31_0_11", "node_172_31_0_12"),
+        *("node_fd00_172_31__11", "node_fd00_172_31__12"),
+    }
+    assert len(sessions(lab, "node1")) == 2 * NODES  # in each family each other node, and the ToR
     assert lab.cli("status").count("by a reflector") == NODES - REFLECTORS
 
 
