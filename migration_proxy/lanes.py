@@ -155,9 +155,10 @@ class _Lane:
             raise
 
     def give_up(self, error: BaseException) -> None:
-        """End everything; under the owner's lock."""
+        """End everything; under the owner's lock. What fails to close leaves nobody waiting."""
         for load, over in (*self._loads.items(), *self._put):
-            load.close(repr(error))
+            with suppress(Exception):
+                load.close(repr(error))
             over.set_exception(error)
 
     def _wait(self) -> Iterable[Load]:

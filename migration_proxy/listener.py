@@ -113,7 +113,8 @@ class Listener:
             threads = tuple(self._sessions.items())
         for session, thread in threads:
             while thread.is_alive() and time.monotonic() < end:
-                session.abort()  # it may just have opened another socket
+                if session.phase is not Phase.MOVING:  # else the peer would see an orderly end
+                    session.abort()  # it may just have opened another socket
                 thread.join(min(BREATH_SECONDS, max(0.0, end - time.monotonic())))
         left = any(thread.is_alive() for _, thread in threads) or self._thread.is_alive()
         if not left:

@@ -7,10 +7,14 @@ import time
 from collections.abc import Callable
 
 BURST_SECONDS = 0.1
+PIECE_SECONDS = 0.02
 
 
 class Rate:
-    """A token bucket: `take` first, `give_back` what was not used."""
+    """Whoever has sent a piece waits until all that was sent is paid, also what others sent.
+
+    So streams have equal shares whatever their order, and send few large pieces.
+    """
 
     def __init__(self, per_second: int, now: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
@@ -19,23 +23,14 @@ class Rate:
         self._lock = threading.Lock()
         self._level = self._most
         self._at = now()
+        self.piece = max(1, int(per_second * PIECE_SECONDS))
+        """Bytes that may go at once, at most."""
 
-    def take(self, wanted: int) -> int:
-        """How many of so many bytes may go now."""
+    def spend(self, count: int) -> float:
+        """Note that so many bytes went; how many seconds who sent them has to wait."""
         with self._lock:
             now = self._now()
-            self._level = min(self._most, self._level + (now - self._at) * self._per_second)
+            level = self._level + (now - self._at) * self._per_second
+            self._level = min(self._most, level) - count
             self._at = now
-            granted = min(wanted, int(self._level))
-            self._level -= granted
-            return granted
-
-    def give_back(self, unused: int) -> None:
-        """Bytes that were granted and did not go."""
-        with self._lock:
-            self._level += unused
-
-    @property
-    def wait_seconds(self) -> float:
-        """After a refusal: when to ask again."""
-        return min(BURST_SECONDS / 2, max(0.001, 65536 / self._per_second))
+            return max(0.0, -self._level / self._per_second)

@@ -16,6 +16,7 @@ import struct
 import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from migration_proxy.flows import CHUNK_BYTES, PIPE_BYTES, Flow, SinkGone, failure_text
@@ -64,6 +65,7 @@ class Relay:
     _ways: tuple[Way, Way] = field(init=False)
     _deadline: float | None = None
     _paused: bool = False
+    _resume: float = 0.0
     _masks: dict[int, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -165,10 +167,10 @@ class Relay:
     def _fill(self, way: Way) -> int:
         most = PIPE_BYTES
         if way.rate is not None:
-            most = way.rate.take(CHUNK_BYTES)
-            if not most:
+            if time.monotonic() < self._resume:
                 self._paused = True
                 return 0
+            most = min(CHUNK_BYTES, way.rate.piece)
         try:
             count = way.flow.fill(most)
         except ConnectionResetError:
@@ -176,8 +178,8 @@ class Relay:
                 raise
             way.flow.ended = True  # it closed without reading all: the stream's protocol judges
             count = 0
-        if way.rate is not None:
-            way.rate.give_back(most - count)
+        if way.rate is not None and count:
+            self._resume = time.monotonic() + way.rate.spend(count)
         return count
 
     def _lingered(self) -> bool:
@@ -234,8 +236,8 @@ class Relay:
         return not way.flow.held
 
     def _due(self) -> float | None:
-        if self._paused and self.rate is not None:
-            return time.monotonic() + self.rate.wait_seconds
+        if self._paused:
+            return self._resume
         if self._ways[0].broken or self._ways[1].broken:
             return time.monotonic() + _LOOK_SECONDS
         return None
@@ -253,7 +255,8 @@ class Relay:
         if not is_tls(first):
             return False
         if first[0] != MODE_ALERT[0]:
-            self.remote.send(MODE_ALERT)
+            with suppress(OSError):  # full, or gone: our own log has the reason all the same
+                self.remote.send(MODE_ALERT)
         return True
 
 

@@ -171,6 +171,10 @@ def test_pools_in_the_overlay_are_asked_for() -> None:
         ("metrics.serviceMonitor.enabled=true", "needs metrics.tokenSecret"),
         ('admission.kind="opa"', "kind"),
         ("admission.controllers=[]", "controllers"),
+        ("admission.controllers=null", "controllers"),  # of a release of an older chart: no VM
+        ("agent.terminationGracePeriodSeconds=null", "terminationGracePeriodSeconds"),
+        ("controllers.page=null", "page"),
+        ("admission=null", "admission"),
         ("""admission.controllers=["a', 'b"]""", "controllers"),
         ("controllers.page.port=0", "port"),
     ],

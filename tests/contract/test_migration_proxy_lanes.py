@@ -12,7 +12,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from migration_proxy.flows import splice_both
 from migration_proxy.lanes import Lanes, lanes_here
+from migration_proxy.rate import Rate
+from migration_proxy.relay import Relay
 from tests.fakes.migration_proxies import (
     PATIENCE,
     config,
@@ -69,6 +72,10 @@ class Deaf(Word):
 
     def hear(self, descriptor: int, event: int) -> None:
         raise KeyError(descriptor)
+
+    def close(self, why: str) -> None:
+        super().close(why)
+        raise OSError("closed before")
 
 
 Carrying = tuple[Word, Future[str]]
@@ -140,8 +147,8 @@ def test_a_fault_of_the_lanes_own_leaves_nobody_waiting(
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     before, threads = descriptors(), lanes_alive()
-    carried = [site.carry(), site.carry(Deaf())]
-    carried[1][0].end.send(b"x")
+    carried = [site.carry(Deaf()), site.carry()]
+    carried[0][0].end.send(b"x")
     for word, over in carried:
         with pytest.raises(KeyError):
             over.result(PATIENCE)
@@ -189,6 +196,26 @@ def test_a_second_lane_that_cannot_begin_is_not_needed(
     for word, over in ((first, first_over), (second, second_over)):
         word.end.send(b"x")
         assert over.result(PATIENCE) == "x"
+
+
+def test_a_limited_stream_asks_for_nothing_until_it_may_go_on() -> None:
+    (program, local), (remote, peer) = socket.socketpair(), socket.socketpair()
+    rate = Rate(100)
+    rate.spend(10_000)  # another stream's
+    program.send(b"x" * 1000)
+    relay = Relay(local, remote, *splice_both(local, remote), lambda: False, rate)
+    poll = select.poll()
+    before = time.monotonic()
+    for _ in range(2):
+        assert relay.turn() is None
+        relay.arm(poll)
+        assert relay.outward.moved == rate.piece
+        assert relay.due is not None
+        assert relay.due > before + 90
+        assert not poll.poll(0)
+    relay.close("")
+    program.close()
+    peer.close()
 
 
 def _refuse() -> None:

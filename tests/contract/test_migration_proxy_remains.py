@@ -16,7 +16,7 @@ from migration_proxy.config import TlsConfig
 from migration_proxy.lanes import Lanes
 from migration_proxy.listener import Listener
 from migration_proxy.model import target_request
-from migration_proxy.session import Means, Session
+from migration_proxy.session import Means, Phase, Session
 from migration_proxy.tcp_sockets import Patience
 from tests.fakes.migration_proxies import (
     KEY,
@@ -141,6 +141,35 @@ def _listener(sock: socket.socket, path: Path, said: list[str]) -> Listener:
         rate=None,
         hear=lambda _listener, _session, what: said.append(what),
     )
+
+
+@pytest.mark.parametrize(("phase", "aborted"), [(Phase.MOVING, False), (Phase.DIALLING, True)])
+def test_a_stream_that_moves_is_left_to_its_lane(phase: Phase, aborted: bool) -> None:
+    """That ends it by a reset; a socket shut down from here would tell the peer an orderly end."""
+    over, (ours, peer) = threading.Event(), socket.socketpair()
+    peer.setblocking(False)
+    with short_directory() as place, socket.create_server(("127.0.0.1", 0)) as sock, ours, peer:
+        listener = _listener(sock, place / "none", [])
+        session = Session(
+            listener.request,
+            listener.stream,
+            ours,
+            listener._means,
+            listener._stopped,
+            listener._order,
+            phase=phase,
+        )
+        thread = threading.Thread(target=over.wait, daemon=True)
+        thread.start()
+        listener._sessions[session] = thread
+        assert not listener.close(0.2)
+        if aborted:
+            assert peer.recv(1) == b""
+        else:
+            with pytest.raises(BlockingIOError):
+                peer.recv(1)
+        over.set()
+        assert listener.close(120)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECONNABORTED])

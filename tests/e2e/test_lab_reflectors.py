@@ -100,8 +100,8 @@ def test_a_kernel_that_does_not_follow_is_seen(lab: Lab, vm: str) -> None:
 
 
 def test_one_reflector_is_enough(lab: Lab, vm: str) -> None:
-    with stopped_bird("node1"):
-        move = move_vm(lab.state, lab.topology, vm, "node8", 3)
+    with stopped_bird("node1"):  # which is waited for in vain
+        move = move_vm(lab.state, lab.topology, vm, "node8", 20)
     assert set(move.fib_ms) >= {
         node.name for node in lab.topology.nodes[1:] if node.name != "node8"
     }

@@ -132,32 +132,37 @@ def test_half_a_certificate_is_none(tmp_path: Path, cut: int) -> None:
 
 
 class TestRate:
-    def test_no_more_goes_than_the_time_that_passed_allows(self) -> None:
+    @pytest.mark.parametrize("per_second", [1, 1000, 1 << 20, 1 << 30])
+    @pytest.mark.parametrize("streams", [1, 2, 10])
+    def test_streams_share_what_time_allows_in_few_pieces(
+        self, per_second: int, streams: int
+    ) -> None:
+        """They are asked in the same order always, as a lane does."""
+        now, seconds = [0.0], 100.0
+        rate = Rate(per_second, lambda: now[0])
+        resume, sent, pieces = [0.0] * streams, [0] * streams, 0
+        while now[0] < seconds:
+            for one in range(streams):
+                while resume[one] <= now[0]:
+                    resume[one] = now[0] + rate.spend(rate.piece)
+                    sent[one] += rate.piece
+                    pieces += 1
+            now[0] = max(now[0] + 1e-6, min(resume))
+        allowed = per_second * seconds
+        slack = (streams + 10) * rate.piece
+        assert allowed - slack <= sum(sent) <= allowed + slack
+        assert max(sent) - min(sent) <= 10 * rate.piece
+        assert pieces <= 50 * seconds + streams + 11
+
+    def test_who_sends_little_waits_for_what_all_sent_and_no_longer(self) -> None:
         now = [0.0]
         rate = Rate(1_000_000, lambda: now[0])
-        taken = rate.take(1 << 30)
-        for _ in range(1000):
-            now[0] += 0.01
-            taken += rate.take(1 << 30)
-        assert 10_000_000 <= taken <= 10_200_000
-
-    def test_what_did_not_go_may_go_later(self) -> None:
-        rate = Rate(1_000_000, lambda: 0.0)
-        granted = rate.take(1 << 20)
-        assert rate.take(1) == 0
-        rate.give_back(granted)
-        assert rate.take(1 << 20) == granted
-
-    @pytest.mark.parametrize("per_second", [1, 1000, 1 << 20, 1 << 40])
-    def test_waiting_brings_something(self, per_second: int) -> None:
-        now = [0.0]
-        rate = Rate(per_second, lambda: now[0])
-        rate.take(1 << 50)
-        waited = 0.0
-        while not rate.take(1):
-            now[0] += rate.wait_seconds
-            waited += rate.wait_seconds
-        assert waited <= 1.1 / min(per_second, 10)
+        assert rate.spend(100_000) == 0.0  # the burst
+        assert rate.spend(500_000) == pytest.approx(0.5)
+        assert rate.spend(1) == pytest.approx(0.5, abs=1e-3)
+        now[0] = 1000.0
+        assert rate.spend(100_000) == 0.0  # no more is saved up
+        assert rate.spend(100_000) == pytest.approx(0.1)
 
 
 class TestBindAddress:
