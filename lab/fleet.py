@@ -99,7 +99,7 @@ def move_vm(
     addresses = {version: str(there.ip(version)) for version in guest}
     everybody = {*(node.name for node in topology.nodes), names.TOR}
     witness = Witness(target, addresses, frozenset(everybody - {target}))
-    with start_observers(state, topology, [*guest.values()], mac, witness, hold_ms=HOLD_MS):
+    with start_observers(state, topology, guest, mac, witness, hold_ms=HOLD_MS):
         wishes = {names.ANNOTATION_BLACKOUT: f"{BLACKOUT_MS:g}", names.ANNOTATION_COPY: str(COPY_S)}
         job = control.create_migration(vm, target, wishes)
         over = control.await_migration(job.metadata.name, lambda _: None)

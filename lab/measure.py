@@ -274,11 +274,10 @@ def measure(
     witness = Witness(wish.target, there, frozenset(everybody - {wish.target}))
     tables = TableReader(netns_paths(topology), addresses)
     course = Course(state.node(wish.target, "run") / "endpoint-status")
-    guest = tuple(addresses.values())
     places = {names.EXT: names.netns(names.EXT), "client": client_netns, **(others or {})}
     with (
-        start_probes(state, guest, places) as probes,
-        start_observers(state, topology, guest, mac, witness),
+        start_probes(state, addresses, places) as probes,
+        start_observers(state, topology, addresses, mac, witness),
         tables.around_cutover(witness),
     ):
         job = control.create_migration(wish.vm, wish.target, wish.annotations())
@@ -322,10 +321,10 @@ def netns_paths(topology: Topology) -> dict[str, str]:
     return places
 
 
-def start_probes(state: StateDir, addresses: Sequence[str], places: Mapping[str, str]) -> Child:
+def start_probes(state: StateDir, addresses: Mapping[int, str], places: Mapping[str, str]) -> Child:
     """Probes of each address, from namespaces."""
     arguments = ["lab.probes"]
-    for address in addresses:
+    for address in addresses.values():
         arguments += ["--target", f"{address}:{names.ECHO_PORT}"]
     for place, netns in places.items():
         arguments += ["--from", f"{place}={names.netns_path(netns)}"]
@@ -348,7 +347,7 @@ def start_streams(
 def start_observers(
     state: StateDir,
     topology: Topology,
-    addresses: Sequence[str],
+    addresses: Mapping[int, str],
     mac: str,
     witness: Witness,
     *,
@@ -357,7 +356,7 @@ def start_observers(
     """Frames on the target, routes on all nodes and the ToR; told at once, or held back."""
     places = netns_paths(topology)
     arguments = ["lab.observers", "--mac", mac, "--hold-ms", str(hold_ms)]
-    for address in addresses:
+    for address in addresses.values():
         arguments += ["--address", address]
     arguments += ["--frames", f"{witness.target}={places[witness.target]}"]
     for place, path in places.items():

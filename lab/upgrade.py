@@ -194,7 +194,7 @@ def _stretch(scene: Scene, streams: dict[str, Child], *, upgrades: bool) -> Stre
     leader, birds = _lease(scene), _birds(scene)
     windows: list[Window] = []
     moment = scene.random.uniform(0, LATEST_S)
-    with start_probes(scene.state, [*scene.addresses.values()], scene.places) as probes:
+    with start_probes(scene.state, scene.addresses, scene.places) as probes:
         threading.Event().wait(QUIET_S)
         rollout = _Rollout(scene, moment)
         if upgrades:
