@@ -183,6 +183,15 @@ def test_a_target_that_may_start_already_still_may() -> None:
     assert on_their_way(bench.reconciler.world.roster, reported=True)
 
 
+def test_nor_does_a_change_of_its_record_take_that_back() -> None:
+    bench = target_bench()
+    bench.reconciler.leave()
+    bench.attach(endpoint_record("tgt", migration="m1", labels={"app": "db"}))
+    bench.advance(60)
+    assert len(bench.status) == 1
+    assert on_their_way(bench.reconciler.world.roster, reported=True)
+
+
 def test_no_further_target_may_and_the_next_agent_lets_it() -> None:
     bench = Bench()
     bench.reconciler.leave()
