@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from felix_shim.departure import Departure, on_their_way
+from felix_shim.departure import COPY_SECONDS, Departure, on_their_way
 from felix_shim.endpoints import parse_endpoint
+from felix_shim.hand_over import Pace
 from felix_shim.migration import Facts, Machine, State
 from felix_shim.model import Role
 from felix_shim.roster import Local
@@ -112,7 +113,7 @@ def test_it_goes_as_soon_as_the_vm_has_settled() -> None:
 
     node.then += [(2.0, arrive), (3.0, settle)]
     assert node.departure().wait()
-    assert node.waited == 3.0
+    assert node.waited == 3.0 + COPY_SECONDS
     (said,) = node.log.of("stop_waits_for_migrations")
     assert (said["endpoints"], said["seconds"]) == ((str(arrives.id),), SECONDS)
 
@@ -129,6 +130,32 @@ def test_it_waits_so_long_altogether_and_says_what_it_leaves() -> None:
     assert len(node.log.of("stop_waits_for_migrations")) == 1, "told once"
 
 
+def test_what_a_proxy_takes_to_drain_is_not_of_that_time() -> None:
+    node = Node()
+
+    def drain() -> None:
+        node.now += 5 * SECONDS
+        node.locals.append(local("db", MOVES["one that has just come"]))
+        node.then.append((5 * SECONDS + 2.0, node.locals.clear))
+
+    node.departure().leave(lambda: True, drain, lambda: None)
+    assert node.waited == 5 * SECONDS + 2.0 + COPY_SECONDS
+    assert not node.log.of("stop_leaves_migrations")
+
+
+def test_a_vm_that_has_just_left_gets_the_last_copy_of_its_connections() -> None:
+    node = Node(local("db", MOVES["a VM that is about to leave"]))
+    leaves = node.locals[0]
+
+    def leave() -> None:
+        leaves.machine = replace(leaves.machine, state=State.DEPARTED)
+
+    node.then.append((2.0, leave))
+    assert node.departure().wait()
+    assert node.waited == 2.0 + COPY_SECONDS
+    assert 2 * Pace().settle < COPY_SECONDS, "it is taken by then"
+
+
 def test_a_second_signal_or_a_failure_ends_the_wait() -> None:
     node = Node(local("db", MOVES["a VM that is expected"]))
     node.then.append((2.0, lambda: setattr(node, "hurried", True)))
@@ -143,7 +170,8 @@ def test_cni_is_served_while_it_waits_and_who_may_start_already_is_waited_for(
     node = Node(local("db", MOVES["a VM that is expected"]))
     late = local("late", MOVES["a VM that is expected"])
     node.then.append((3.0, node.locals.clear))
-    node.then.append((4.0, node.locals.clear))
+    node.then.append((5.0, node.locals.clear))
+    cni_stops = 3.0 + COPY_SECONDS
 
     def let_none_start() -> None:
         late.reported = reported
@@ -154,8 +182,8 @@ def test_cni_is_served_while_it_waits_and_who_may_start_already_is_waited_for(
         node.stop("proxy")
 
     node.departure().leave(lambda: node.stop("cni"), stop_proxy, let_none_start)
-    assert node.stopped == [("proxy", 3.0), ("cni", 3.0), ("targets", 3.0)]
-    assert node.waited == (4.0 if reported else 3.0)
+    assert node.stopped == [(what, cni_stops) for what in ("proxy", "cni", "targets")]
+    assert node.waited == (5.0 + COPY_SECONDS if reported else cni_stops)
 
 
 def test_requests_that_do_not_end_are_told() -> None:
