@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from felix_shim import agent, cni_server, proxy_keeper
+from felix_shim.config import NodeConfig
 from felix_shim.departure import COPY_SECONDS, Departure, on_their_way
 from felix_shim.endpoints import parse_endpoint
 from felix_shim.hand_over import Pace
@@ -14,6 +18,7 @@ from felix_shim.migration import Facts, Machine, State
 from felix_shim.model import Role
 from felix_shim.roster import Local
 from libtortie.model.resources import WorkloadEndpoint
+from migration_proxy.config import ProxyConfig
 from tests.fakes.agent_world import Bench, RecordingLog, endpoint_record
 from tests.fakes.migrating_bench import target_bench
 
@@ -190,6 +195,15 @@ def test_requests_that_do_not_end_are_told() -> None:
     node = Node()
     node.departure().leave(lambda: False, None, lambda: None)
     assert node.log.of("cni_requests_left")
+
+
+def test_the_unit_kills_no_agent_that_leaves_in_order() -> None:
+    unit = (Path(agent.__file__).parents[1] / "conf/systemd/tortie-node.service").read_text()
+    (patience,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    vms = NodeConfig.model_fields["drain_seconds"].default
+    proxy = ProxyConfig.model_fields["drain_seconds"].default + proxy_keeper.CLOSING_SECONDS
+    rest = cni_server.STOP_SECONDS + agent.STOP_SECONDS + 2 * COPY_SECONDS
+    assert vms + proxy + rest < float(patience)
 
 
 def reported(bench: Bench) -> dict[str, bool]:
