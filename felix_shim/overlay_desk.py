@@ -242,6 +242,7 @@ class OverlayDesk:
 
     def _whereabouts(self) -> Whereabouts:
         local: dict[IPAddress, bool] = {}
+        self._confirmed &= {one.id for one in self.roster}
         for one in self.roster:
             counts = self.counts(one)
             for address in one.endpoint.addresses:
