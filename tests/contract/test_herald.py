@@ -77,6 +77,9 @@ class Site:
         self.threads.append(thread)
         return thread
 
+    def followed(self, count: int) -> None:
+        until("so many are followed", lambda: len(self.dialled) >= count)
+
     def ended(self) -> None:
         for thread in self.threads:
             thread.join(PATIENCE)
@@ -135,7 +138,7 @@ def test_other_news_make_nobody_say_it_sooner(site: Site, monkeypatch: pytest.Mo
     other = (EndpointId("default", "other"), "n1")
     for number in range(5):
         site.herald.want({OWNER: HERE, other: replace(COMING, migration_uid=str(number))})
-        until("that is followed", lambda n=number: len(site.dialled) > n + 1)
+        site.followed(number + 2)
     assert site.heard == [HEARD]
 
 
