@@ -272,7 +272,7 @@ def _live(parts: Parts) -> None:
     telemetry.serve(*peering.metrics)
     parts = replace(parts, annals=annals)
     hands = Hands(lanes, owners, sniffers, kernel, bgp, events, peering)
-    outlets = _outlets(parts, hands)
+    outlets = _outlets(parts, hands, courtesy)
     reconciler = _reconciler(parts, outlets, inbox)
     monitor.show(inbox, reconciler.world.roster, owners)
     crew.start("start-up", parts.start_up.run, parts.start_up.stop)
@@ -413,7 +413,7 @@ def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:
     return Reconciler(identity, Rim(outlets, inbox, parts.log, clocks, recall))
 
 
-def _outlets(parts: Parts, hands: Hands) -> Outlets:
+def _outlets(parts: Parts, hands: Hands, courtesy: Courtesy) -> Outlets:
     config, bgp = parts.config, hands.bgp
     nft = Nftables()
     files = StatusFiles(config.status_dir)
@@ -451,6 +451,7 @@ def _outlets(parts: Parts, hands: Hands) -> Outlets:
         exchange=hands.peering.exchange,
         tell=hands.peering.tell,
         welcome=hands.peering.welcome,
+        press=courtesy.press,
     )
 
 

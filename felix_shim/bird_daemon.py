@@ -21,7 +21,7 @@ from felix_shim.drivers.bird import CONFIG_MODE, Bird
 from felix_shim.events import Event
 from felix_shim.export_watch import ExportWatch
 from felix_shim.sources import RaisesSource
-from libtortie.errors import TortieError, Unavailable
+from libtortie.errors import KernelError, TortieError, Unavailable
 from libtortie.jsonlog import Log
 from libtortie.kube.port import KubeClient
 from libtortie.linux.port import Kernel
@@ -63,11 +63,13 @@ def bird_runner(config: NodeConfig, kernel: Kernel, log: Log) -> Callable[[BirdI
         metrics = {4: wanted.priorities.bird, 6: wanted.priorities6.bird}
         sweeper.note(metrics)
         peering = peering_addresses(wanted.peers)
-        links.give(peering)
+        refused = links.give(peering)
         bird.ensure(text)
         links.take_back(peering)
         if count := sweeper.sweep(metrics):
             log.info("bird_routes_swept", routes=count, metrics=metrics)
+        if refused:
+            raise KernelError(refused)
 
     return ensure
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
 
 from cni_plugin.durable import read_file, replace_file
 from felix_shim.bgp_model import Peer
-from libtortie.errors import NotFound
+from libtortie.errors import KernelError, NotFound
 from libtortie.linux.port import Kernel
 from libtortie.model.names import INTERFACE_PREFIX
 
@@ -37,17 +36,24 @@ class PeeringAddresses:
     kernel: Kernel
     file: Path
 
-    def give(self, wanted: Given) -> None:
+    def give(self, wanted: Given) -> str:
         """Before BIRD speaks from them; a link that is not there gets none.
 
-        Raises `KernelError`, OSError.
+        Returns what was refused of one of them, or "": no workload's link keeps BIRD from its other
+        neighbours. Raises OSError.
         """
         known = self._read()
         if not wanted <= known:
             self._write(known | wanted)
+        refused = ""
         for link, address in sorted(wanted):
-            with suppress(NotFound):
+            try:
                 self.kernel.ensure_address(link, ip_interface(address))
+            except NotFound:
+                continue
+            except KernelError as error:
+                refused = str(error)
+        return refused
 
     def take_back(self, wanted: Given) -> None:
         """After BIRD has let go of all others. Raises `KernelError`, OSError."""
@@ -62,7 +68,7 @@ class PeeringAddresses:
         try:
             found = json.loads(read_file(self.file) or b"[]")
             pairs = [(str(link), str(ip_interface(address).ip)) for link, address in found]
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return frozenset()
         return frozenset(one for one in pairs if one[0].startswith(INTERFACE_PREFIX))
 

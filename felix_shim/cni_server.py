@@ -28,6 +28,7 @@ LIMIT = 64
 BACKLOG = 512
 REQUEST_SECONDS = 10.0
 ANSWER_SECONDS = 10.0
+STOP_SECONDS = 15.0
 DYING_SECONDS = 10.0
 """How long the lock of a dead agent may be held by a child of it that has yet to begin its own
 program: until then it has all of its parent's files open."""
@@ -134,7 +135,7 @@ class CNIServer:
                 continue
             self._start(client)
 
-    def stop(self, deadline: float = 15.0) -> bool:
+    def stop(self, deadline: float = STOP_SECONDS) -> bool:
         """Take no more requests, wait for running ones; False when some outlast the deadline.
 
         What was accepted before is running, even if its thread has not begun yet.

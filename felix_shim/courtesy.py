@@ -5,7 +5,7 @@ makes each of them later. Before each job a lane waits until no request is at wo
 longer than `LIMIT` for each of them and `MOST` for all: policy, status and memory come to their
 turn under any load, and a crowd's share one. News of what requests do, which come one by one, are
 let through in bursts. A request that waits for policy is not at work: what it waits for
-begins at once.
+begins at once. Nor is anybody let pass while the route of a VM that has come waits for a lane.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ LIMIT, MOST = 0.010, 0.050
 """Seconds that a job waits at most: for each request at work, and for all of them."""
 BURST = 0.002
 """Seconds for which news pass once they have waited."""
+PRESSING = 1.0
+"""Seconds for which nobody is let pass once a VM's route waits."""
 
 
 class Courtesy:
@@ -39,6 +41,7 @@ class Courtesy:
         self._most = max(most, limit)
         self._monotonic = monotonic
         self._at_work = 0
+        self._pressing_until: float | None = None
         self._free = threading.Condition()
         self._waits = Counter(
             "tortie_lane_waits_total",
@@ -71,14 +74,21 @@ class Courtesy:
         """Return when no request is at work, or when the time for that is over; `briefly`: as if
         only one were."""
         with self._free:
-            if self._at_work <= 0:
+            if self._passes():
                 return
             limit = self._limit if briefly else min(self._limit * self._at_work, self._most)
             began = self._monotonic()
-            free = self._free.wait_for(lambda: self._at_work <= 0, limit)
+            free = self._free.wait_for(self._passes, limit)
             took = self._monotonic() - began
         self._waits.add(lane, "no" if free else "yes")
         self._seconds.add(lane, amount=took)
+
+    def press(self) -> None:
+        """The route of a VM that has come waits: whoever lets others pass goes on, and for a while
+        nobody does."""
+        with self._free:
+            self._pressing_until = self._monotonic() + PRESSING
+            self._free.notify_all()
 
     def in_bursts(self, name: str, post: Callable[[T], None]) -> Callable[[T], None]:
         """`post`, for one thread's news: what comes while requests are at work waits briefly, and
@@ -97,6 +107,11 @@ class Courtesy:
     def metrics(self) -> tuple[Metric, ...]:
         """What was waited, to be served."""
         return self._waits, self._seconds
+
+    def _passes(self) -> bool:
+        """Whether there is nobody to wait for, or no time. The lock is held."""
+        pressing = self._pressing_until
+        return self._at_work <= 0 or (pressing is not None and self._monotonic() < pressing)
 
     def _add(self, number: int) -> None:
         with self._free:

@@ -7,6 +7,8 @@ nobody takes back would hold against the VM's next move; likewise for a VM that 
 whose connections this node hands over. CNI requests are answered all the while: a pod that is
 attached now may be a VM that comes. Then no further target is told that it may start (its ADD waits
 for the next agent), and those that were told are waited for: from there on none can be on its way.
+A VM that left in the meantime is owed the last copy of its connections, which is taken a moment
+after that (`hand_over.Pace.settle`).
 
 A second signal ends the wait, and so does a failure.
 """
@@ -23,6 +25,8 @@ from felix_shim.roster import Local
 from libtortie.jsonlog import Log
 
 LOOK_SECONDS = 0.02
+COPY_SECONDS = 0.5
+"""What the last copy of a VM's connections may take, from its departure."""
 
 
 def on_their_way(locals_: Iterable[Local], *, reported: bool = False) -> tuple[str, ...]:
@@ -43,7 +47,8 @@ def _moves(local: Local, *, reported: bool) -> bool:
 
 @dataclass(slots=True)
 class Departure:
-    """Waits for them, `seconds` altogether, however often it is asked to."""
+    """Waits for them, `seconds` altogether, however often it is asked to; what others take to stop
+    in between, as a migration proxy that drains, is not of these."""
 
     locals: Iterable[Local]
     seconds: float
@@ -51,7 +56,7 @@ class Departure:
     log: Log
     monotonic: Callable[[], float]
     pause: Callable[[float], object] = threading.Event().wait
-    _end: float | None = None
+    _waited: float = 0.0
 
     def leave(
         self,
@@ -73,8 +78,12 @@ class Departure:
 
     def wait(self, *, reported: bool = False) -> bool:
         """Until no VM is on its way; False when that took too long."""
-        now = self.monotonic()
-        end = self._end = now + self.seconds if self._end is None else self._end
+        began = self.monotonic()
+        gone = self._wait(began + self.seconds - self._waited, reported=reported)
+        self._waited += self.monotonic() - began
+        return gone
+
+    def _wait(self, end: float, *, reported: bool) -> bool:
         told: tuple[str, ...] = ()
         while moving := on_their_way(self.locals, reported=reported):
             if self.hurry() or self.monotonic() >= end:
@@ -85,4 +94,6 @@ class Departure:
                 self.log.info("stop_waits_for_migrations", endpoints=moving, seconds=left)
                 told = moving
             self.pause(LOOK_SECONDS)
+        if told:
+            self.pause(COPY_SECONDS)
         return True

@@ -137,9 +137,15 @@ class Herald:
         return False
 
     def _pause(self, whom: Addressee, mine: Tidings, seconds: float) -> None:
+        """Wait, but not when more is known than before, and not for what is over."""
+        end = self.monotonic() + seconds
         with self._condition:
-            if self._now(whom, mine) is not None:
-                self._condition.wait(seconds)
+            known = self._now(whom, mine)
+            while known is not None and self._now(whom, mine) == known:
+                left = end - self.monotonic()
+                if left <= 0:
+                    return
+                self._condition.wait(left)
 
     def _current(self, whom: Addressee, mine: Tidings) -> Tidings | None:
         with self._condition:

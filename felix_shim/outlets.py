@@ -77,5 +77,7 @@ class Outlets:
     """At once: which keys of which Secrets BGP's passwords are in."""
     want_services: Callable[[], None] | None = None
     """At once: services' addresses matter to BGP."""
+    press: Callable[[], None] | None = None
+    """At once: the route of a VM that has come waits for the policy lane."""
     check_rules: Check | None = None
     """On the policy lane: why the kernel would refuse these; empty if it would not."""

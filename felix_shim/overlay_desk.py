@@ -186,9 +186,11 @@ class OverlayDesk:
         if not has_claimed(local.machine):
             self._confirmed.discard(local.id)
             return True
-        if any(self._stored(address) == self.node for address in local.endpoint.addresses):
+        if local.id not in self._confirmed:  # looking is dear, and each cut-over asks of each VM
+            if not any(self._stored(one) == self.node for one in local.endpoint.addresses):
+                return False
             self._confirmed.add(local.id)
-        return local.id in self._confirmed
+        return True
 
     def believes(self, local: Local, address: IPAddress) -> bool:
         """Whether a route that leads an address of a local workload elsewhere says anything: not
@@ -240,6 +242,7 @@ class OverlayDesk:
 
     def _whereabouts(self) -> Whereabouts:
         local: dict[IPAddress, bool] = {}
+        self._confirmed &= {one.id for one in self.roster}
         for one in self.roster:
             counts = self.counts(one)
             for address in one.endpoint.addresses:

@@ -151,7 +151,8 @@ def _context(protocol: int, files: Files) -> ssl.SSLContext:
         context.load_cert_chain(files.cert, files.key, password="")
     except ssl.SSLError as error:
         what = f"{files.ca}, {files.cert} or {files.key}"
-        raise Malformed(f"{what}: {error.reason or first_line(error)}") from error
+        said = getattr(error, "reason", None)  # which of Python's own have not
+        raise Malformed(f"{what}: {said or first_line(error)}") from error
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # a session is never resumed: each one is proved
     return context

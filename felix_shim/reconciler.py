@@ -427,6 +427,8 @@ class Reconciler:
         passes = self.gate.passes(local.endpoint, episode, standing, now, settings.gate)
         if not passes and not began:
             self._timers.add(now + settings.gate.seconds, Gated(local.id))
+            if self._chores.out.press is not None:
+                self._chores.out.press()
         return passes
 
     def _look_at_gate(self, *endpoints: EndpointId) -> None:

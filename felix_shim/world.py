@@ -285,6 +285,7 @@ class World:
         """A new sandbox starts anew; one whose record merely changed keeps its machine."""
         if known is not None and same_sandbox(known.endpoint, fresh.endpoint):
             fresh.machine, fresh.returned = known.machine, known.returned
+            fresh.reported = known.reported
             self.policy_serial += 1  # other labels, other policies
             if same_wire(known.endpoint, fresh.endpoint):
                 fresh.in_force, fresh.wire = known.in_force, known.wire

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_network
 
+from libtortie.model.felix_values import ELEVATED_PRIORITY as ELEVATED
+from libtortie.model.felix_values import NORMAL_PRIORITY as NORMAL
 from libtortie.model.resources import FelixConfiguration, IPPool
 from libtortie.model.times import parse_duration
 
-NORMAL, ELEVATED = 1024, 512
-"""Route priorities where the FelixConfiguration says nothing."""
 _NO_OVERLAY = "Never"
 
 

@@ -77,6 +77,9 @@ class Site:
         self.threads.append(thread)
         return thread
 
+    def followed(self, count: int) -> None:
+        until("so many are followed", lambda: len(self.dialled) >= count)
+
     def ended(self) -> None:
         for thread in self.threads:
             thread.join(PATIENCE)
@@ -125,6 +128,18 @@ def test_it_is_said_again_while_it_is_wanted(site: Site, monkeypatch: pytest.Mon
     assert set(site.heard) == {HEARD}
     assert len(site.dialled) == 1, "by one connection"
     assert len(site.cluster.log.of("cut_over_told")) == 1
+
+
+def test_other_news_make_nobody_say_it_sooner(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("felix_shim.herald.REPEAT_SECONDS", 3600.0)
+    site.serve()
+    site.herald.want({OWNER: HERE})
+    until("it is told", lambda: site.heard)
+    other = (EndpointId("default", "other"), "n1")
+    for number in range(5):
+        site.herald.want({OWNER: HERE, other: replace(COMING, migration_uid=str(number))})
+        site.followed(number + 2)
+    assert site.heard == [HEARD]
 
 
 def test_who_is_away_for_long_is_complained_of_once_and_told_all_the_same(

@@ -225,6 +225,7 @@ class Bench:
         self.told_closed: list[tuple[EndpointId, str]] = []
         self.services_wanted: list[bool] = []
         self.passwords_wanted: list[frozenset[tuple[str, str]]] = []
+        self.pressed: list[float] = []
         self.time_of_day = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.nft_broken = False
         self.refused_chains: frozenset[str] = frozenset()
@@ -272,6 +273,7 @@ class Bench:
             lay_overlay=OverlayDriver(self.kernel, self.tunnels, self.log).apply,
             want_passwords=self.passwords_wanted.append,
             want_services=lambda: self.services_wanted.append(True),
+            press=lambda: self.pressed.append(self.clock.now),
         )
 
     def _apply_policy(self, rules: PolicySet, wires: sysctls.Wires) -> frozenset[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, ip_address, ip_interface
 from pathlib import Path
 
 import pytest
 
 from felix_shim import bird_daemon
-from felix_shim.bgp_model import BirdInput
+from felix_shim.bgp_model import BirdInput, Peer
 from felix_shim.config import NodeConfig
 from felix_shim.drivers.bird_protocol import Session
-from libtortie.errors import Unavailable
+from libtortie.errors import KernelError, Unavailable
 from tests.fakes.agent_world import RecordingLog
 from tests.fakes.kernel import FakeKernel
 
@@ -49,6 +49,34 @@ def test_what_is_not_all_known_changes_no_bird_that_runs(
     assert run is not None
     run(replace(INPUT, complete=complete))
     assert len(bird.texts) == told
+
+
+def test_a_workloads_link_that_refuses_keeps_bird_from_no_other_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bird, kernel = FakeBird(alive=True), FakeKernel()
+    monkeypatch.setattr(bird_daemon, "bird_of", lambda _, **__: bird)
+    for name in ("cali1", "cali2"):
+        kernel.add_link(name)
+
+    def refuse(operation: str, subject: str) -> None:
+        if operation == "ensure_address" and subject.startswith("cali1 "):
+            raise KernelError(f"{subject}: Permission denied")
+
+    kernel.namespaces.before = refuse
+    ours = ip_address("169.254.0.179")
+    peers = tuple(
+        Peer(ip_address(f"10.65.0.{number}"), 65401, interface=f"cali{number}", source=ours)
+        for number in (1, 2, 3)
+    )
+    run = bird_daemon.bird_runner(
+        NodeConfig(nodename="n1", run_dir=str(tmp_path)), kernel, RecordingLog()
+    )
+    assert run is not None
+    with pytest.raises(KernelError, match=r"cali1 .*Permission denied"):
+        run(replace(INPUT, peers=peers))  # told, and tried again
+    assert len(bird.texts) == 1
+    assert kernel.addresses("cali2") == (ip_interface("169.254.0.179/32"),)
 
 
 def test_the_systems_bird_is_written_for_and_never_started(

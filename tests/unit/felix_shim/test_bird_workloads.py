@@ -157,7 +157,17 @@ def test_addresses_are_given_first_and_taken_back_by_the_next_agent(tmp_path: Pa
     assert list(kernel.addresses("cali1")) == [ip_interface("fe80::1/64")]
 
 
-@pytest.mark.parametrize("body", ["", "{", "[1]", '[["up0", "172.31.1.2"]]', '[["cali1", "x"]]'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{",
+        "[1]",
+        '[["up0", "172.31.1.2"]]',
+        '[["cali1", "x"]]',
+        pytest.param("[" * 9999, id="deep"),
+    ],
+)
 def test_a_file_that_is_none_takes_nothing_from_anybody(tmp_path: Path, body: str) -> None:
     kernel = FakeNamespaces().open("")
     kernel.add_link("up0")

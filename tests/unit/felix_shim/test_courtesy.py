@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cni_plugin.policy_gate import FilePolicyGate
-from felix_shim.courtesy import BURST, LIMIT, Courtesy
+from felix_shim.courtesy import BURST, LIMIT, PRESSING, Courtesy
 from felix_shim.events import Done
 from felix_shim.lanes import ThreadLane
 from tests.fakes.followed import DEADLINE
@@ -130,6 +130,34 @@ def test_a_crowd_is_let_pass_for_longer_but_not_for_ever(
         courtesy.give_way("kernel", briefly=True)
     courtesy.give_way("policy")
     assert limits == [pytest.approx(seconds), 0.01]
+
+
+def test_who_lets_others_pass_goes_on_at_once_when_a_vms_route_waits() -> None:
+    courtesy = Courtesy(limit=DEADLINE)
+    with courtesy.request():
+        thread, done = passed(courtesy)
+        assert not done.is_set()
+        courtesy.press()
+        thread.join(DEADLINE)
+        assert done.is_set()
+
+
+def test_for_a_while_nobody_is_let_pass_and_then_they_are_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, passed_on = [100.0], list[int]()
+    courtesy = Courtesy(monotonic=lambda: now[0])
+    limits = waited_limits(courtesy, monkeypatch)
+    post = courtesy.in_bursts("kernel", passed_on.append)
+    with courtesy.request():
+        courtesy.press()
+        courtesy.give_way("policy")
+        post(1)
+        assert (limits, passed_on) == ([], [1])
+        now[0] += PRESSING
+        courtesy.give_way("policy")
+        post(2)
+    assert (limits, passed_on) == ([LIMIT, LIMIT], [1, 2])
 
 
 def waited_limits(courtesy: Courtesy, monkeypatch: pytest.MonkeyPatch) -> list[float]:

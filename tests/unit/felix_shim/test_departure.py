@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from felix_shim.departure import Departure, on_their_way
+from felix_shim import agent, cni_server, proxy_keeper
+from felix_shim.config import NodeConfig
+from felix_shim.departure import COPY_SECONDS, Departure, on_their_way
 from felix_shim.endpoints import parse_endpoint
+from felix_shim.hand_over import Pace
 from felix_shim.migration import Facts, Machine, State
 from felix_shim.model import Role
 from felix_shim.roster import Local
 from libtortie.model.resources import WorkloadEndpoint
+from migration_proxy.config import ProxyConfig
 from tests.fakes.agent_world import Bench, RecordingLog, endpoint_record
 from tests.fakes.migrating_bench import target_bench
 
@@ -112,7 +118,7 @@ def test_it_goes_as_soon_as_the_vm_has_settled() -> None:
 
     node.then += [(2.0, arrive), (3.0, settle)]
     assert node.departure().wait()
-    assert node.waited == 3.0
+    assert node.waited == 3.0 + COPY_SECONDS
     (said,) = node.log.of("stop_waits_for_migrations")
     assert (said["endpoints"], said["seconds"]) == ((str(arrives.id),), SECONDS)
 
@@ -129,6 +135,32 @@ def test_it_waits_so_long_altogether_and_says_what_it_leaves() -> None:
     assert len(node.log.of("stop_waits_for_migrations")) == 1, "told once"
 
 
+def test_what_a_proxy_takes_to_drain_is_not_of_that_time() -> None:
+    node = Node()
+
+    def drain() -> None:
+        node.now += 5 * SECONDS
+        node.locals.append(local("db", MOVES["one that has just come"]))
+        node.then.append((5 * SECONDS + 2.0, node.locals.clear))
+
+    node.departure().leave(lambda: True, drain, lambda: None)
+    assert node.waited == 5 * SECONDS + 2.0 + COPY_SECONDS
+    assert not node.log.of("stop_leaves_migrations")
+
+
+def test_a_vm_that_has_just_left_gets_the_last_copy_of_its_connections() -> None:
+    node = Node(local("db", MOVES["a VM that is about to leave"]))
+    leaves = node.locals[0]
+
+    def leave() -> None:
+        leaves.machine = replace(leaves.machine, state=State.DEPARTED)
+
+    node.then.append((2.0, leave))
+    assert node.departure().wait()
+    assert node.waited == 2.0 + COPY_SECONDS
+    assert 2 * Pace().settle < COPY_SECONDS, "it is taken by then"
+
+
 def test_a_second_signal_or_a_failure_ends_the_wait() -> None:
     node = Node(local("db", MOVES["a VM that is expected"]))
     node.then.append((2.0, lambda: setattr(node, "hurried", True)))
@@ -143,7 +175,8 @@ def test_cni_is_served_while_it_waits_and_who_may_start_already_is_waited_for(
     node = Node(local("db", MOVES["a VM that is expected"]))
     late = local("late", MOVES["a VM that is expected"])
     node.then.append((3.0, node.locals.clear))
-    node.then.append((4.0, node.locals.clear))
+    node.then.append((5.0, node.locals.clear))
+    cni_stops = 3.0 + COPY_SECONDS
 
     def let_none_start() -> None:
         late.reported = reported
@@ -154,14 +187,23 @@ def test_cni_is_served_while_it_waits_and_who_may_start_already_is_waited_for(
         node.stop("proxy")
 
     node.departure().leave(lambda: node.stop("cni"), stop_proxy, let_none_start)
-    assert node.stopped == [("proxy", 3.0), ("cni", 3.0), ("targets", 3.0)]
-    assert node.waited == (4.0 if reported else 3.0)
+    assert node.stopped == [(what, cni_stops) for what in ("proxy", "cni", "targets")]
+    assert node.waited == (5.0 + COPY_SECONDS if reported else cni_stops)
 
 
 def test_requests_that_do_not_end_are_told() -> None:
     node = Node()
     node.departure().leave(lambda: False, None, lambda: None)
     assert node.log.of("cni_requests_left")
+
+
+def test_the_unit_kills_no_agent_that_leaves_in_order() -> None:
+    unit = (Path(agent.__file__).parents[1] / "conf/systemd/tortie-node.service").read_text()
+    (patience,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    vms = NodeConfig.model_fields["drain_seconds"].default
+    proxy = ProxyConfig.model_fields["drain_seconds"].default + proxy_keeper.CLOSING_SECONDS
+    rest = cni_server.STOP_SECONDS + agent.STOP_SECONDS + 2 * COPY_SECONDS
+    assert vms + proxy + rest < float(patience)
 
 
 def reported(bench: Bench) -> dict[str, bool]:
@@ -180,6 +222,15 @@ def test_a_target_that_may_start_already_still_may() -> None:
     bench.advance(60)
     assert set(bench.status) == {name}
     assert reported(bench) == {"tgt": True}
+    assert on_their_way(bench.reconciler.world.roster, reported=True)
+
+
+def test_nor_does_a_change_of_its_record_take_that_back() -> None:
+    bench = target_bench()
+    bench.reconciler.leave()
+    bench.attach(endpoint_record("tgt", migration="m1", labels={"app": "db"}))
+    bench.advance(60)
+    assert len(bench.status) == 1
     assert on_their_way(bench.reconciler.world.roster, reported=True)
 
 

@@ -86,6 +86,7 @@ def test_an_agent_in_sync_raises_at_once() -> None:
     bench.sign("launcher")
     assert bench.metrics("launcher") == [512]
     assert bench.log.of("policy_gate_waits") == [] and bench.warned == []
+    assert bench.pressed == []
 
 
 def test_an_agent_that_hears_nothing_waits_and_then_raises_with_a_warning() -> None:
@@ -93,9 +94,11 @@ def test_an_agent_that_hears_nothing_waits_and_then_raises_with_a_warning() -> N
     bench.tell(Lost(ENDPOINTS))
     bench.sign("launcher")
     assert bench.state("launcher") is State.LIVE
+    assert bench.pressed == [bench.clock.now], "CNI requests are not let pass meanwhile"
     bench.advance(0.49)
     assert bench.metrics("launcher") == []
     bench.advance(0.02)
+    assert len(bench.pressed) == 1
     assert bench.metrics("launcher") == [512]
     assert [line["reason"] for line in bench.log.of("policy_gate_late")] == [
         "the agent is not in sync with the datastore"

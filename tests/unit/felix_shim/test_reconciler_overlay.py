@@ -302,6 +302,16 @@ def test_source_and_owner_of_the_block_are_told_until_the_store_has_it(
     assert not any(bench.tellings), "it has moved on, and this is where it was"
 
 
+def test_what_is_known_of_a_vm_goes_with_its_pod() -> None:
+    bench = arriving()
+    desk = bench.reconciler.world.overlay
+    bench.sign("tgt")
+    store(bench, block_record(NODE, owner="n0"))
+    assert desk._confirmed == {EndpointId(NAMESPACE, "tgt")}
+    bench.detach(endpoint_record("tgt", migration="m1"))
+    assert desk._confirmed == set(), "pods come and go for months"
+
+
 def test_the_owner_is_told_though_the_route_is_an_ordinary_one_by_now() -> None:
     """The store stays away for longer than the convergence time."""
     bench = arriving("n2")
