@@ -95,6 +95,8 @@ class StoreSource:
                         lost = False
                 continue
             except Compacted:
+                if self.monotonic() - began < FIRST_PAUSE:  # a store that has no history at all
+                    self._stop.wait(FIRST_PAUSE)
                 continue
             except TortieError as error:
                 if self.monotonic() - began >= LONGEST_PAUSE:

@@ -17,7 +17,7 @@ from libtortie import wording
 from libtortie.datastore.crd_names import group_named
 from libtortie.datastore.open import SQLITE_PATH, DatastoreConfig
 from libtortie.errors import InvalidInput
-from libtortie.files import read_text
+from libtortie.files import MOST_BYTES, read_text
 from libtortie.go_yaml import GoLoader, load_all
 from libtortie.kube.config import KubeConfig, Material, direct, in_cluster, load_kubeconfig
 
@@ -106,7 +106,7 @@ def read_access(path: Path = NODE_FILE) -> Access | None:
     """What a node's file says; None where there is none. Raises `InvalidInput` naming the key."""
     if not present(path):
         return None
-    data = parse_yaml(text_of(path), str(path))
+    data = parse_yaml(text_of(path, MOST_BYTES), str(path))
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -143,10 +143,11 @@ def present(path: Path) -> bool:
     return True
 
 
-def text_of(path: Path) -> str:
-    """A regular file's text. Raises `InvalidInput` naming it."""
+def text_of(path: Path, most: int | None = None) -> str:
+    """A regular file's text, which somebody has named: of any size, unless `most` says how many
+    bytes. Raises `InvalidInput` naming it."""
     try:
-        return read_text(path)
+        return read_text(path, most)
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}: name a file this user may read") from error
 

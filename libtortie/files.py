@@ -40,21 +40,22 @@ def open_regular(path: Name) -> Iterator[BinaryIO]:
         os.close(descriptor)
 
 
-def read_bytes(path: Name) -> bytes:
-    """A regular file's content. Raises OSError, of which `NotRegular` is one."""
+def read_bytes(path: Name, most: int | None = MOST_BYTES) -> bytes:
+    """A regular file's content. Raises OSError, of which `NotRegular` is one; also for one of more
+    than `most` bytes (None: of any size)."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+        if most is not None and os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), os.fspath(path))
         return file.read()
 
 
-def read_text(path: Name) -> str:
+def read_text(path: Name, most: int | None = MOST_BYTES) -> str:
     """Its text, which is UTF-8; the mark (BOM) that some editors begin it with is not of it.
 
     Raises OSError.
     """
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        return read_bytes(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         said = f"not UTF-8 (byte {error.start})"
         raise OSError(errno.EILSEQ, said, os.fspath(path)) from error

@@ -134,6 +134,16 @@ def test_a_lost_watch_is_told_until_there_is_a_list(
     assert [type(event) for event in posted[:4]] == [Listed, Listed, Lost, Listed]
 
 
+def test_a_store_without_a_history_is_not_listed_without_a_pause(
+    store: BrittleStore, posted: list[Event]
+) -> None:
+    store.watch_errors = [Compacted("gone") for _ in range(10_000)]
+    running = Running(StoreSource(store, ENDPOINTS, posted.append, RecordingLog()))
+    wait_for(lambda: len(posted) >= 3)
+    running.stop()
+    assert len(store.watch_errors) > 9_900
+
+
 def test_a_lost_watch_of_an_api_is_told_to_nobody(store: BrittleStore, posted: list[Event]) -> None:
     """Its absence delays no raise."""
     store.list_errors = [Unavailable("away")]

@@ -25,7 +25,7 @@ from felix_shim.settings import Settings
 from felix_shim.state import StateFile
 from ipam.annals import Annals
 from libtortie import files
-from libtortie.access import kubeconfig_in, read_access
+from libtortie.access import kubeconfig_in, read_access, text_of
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.errors import InvalidInput, TortieError
 from libtortie.history_spool import Spool
@@ -176,14 +176,13 @@ def test_a_nodename_that_is_none_names_no_node(text: str, tmp_path: Path) -> Non
         named(path)
 
 
-def test_a_file_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 3)
+def test_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
-    assert files.read_bytes(path) == b"abc"
+    assert files.read_bytes(path, 3) == b"abc"
     path.write_bytes(b"abcd")
     with pytest.raises(OSError, match="File too large"):
-        files.read_bytes(path)
+        files.read_bytes(path, 3)
 
 
 def test_no_descriptor_is_left_of_what_cannot_be_read(tmp_path: Path) -> None:
@@ -205,3 +204,12 @@ def test_a_stamp_changes_with_its_file(tmp_path: Path) -> None:
     assert before == files.stamp(path)
     other.replace(path)
     assert files.stamp(path) not in (before, None)
+
+
+def test_a_file_that_somebody_named_may_be_of_any_size(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    with export.open("wb") as file:
+        file.truncate(files.MOST_BYTES + 1)
+    assert len(text_of(export)) == files.MOST_BYTES + 1
+    with pytest.raises(InvalidInput, match="export: File too large"):
+        text_of(export, files.MOST_BYTES)
