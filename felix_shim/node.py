@@ -211,7 +211,8 @@ def require_same_name(store: Datastore, nodename_file: Path, node: str) -> None:
             f"this node is called {node} and was {before} ({nodename_file}), as which it has "
             f"workloads: {', '.join(sorted(theirs)[:3])}{more}; call it {before} again "
             f"(NODENAME, nodename), or end them first; if they are no more, delete Node {before}, "
-            f"what is stored of them, and {nodename_file}"
+            f"what is stored of them, and {nodename_file}; if this machine is a copy of another "
+            f"that is {before} still, delete {nodename_file} alone"
         )
 
 

@@ -47,7 +47,8 @@ def test_a_node_that_is_called_otherwise_keeps_its_name_while_anything_runs(
     name.parent.mkdir()
     name.write_text("old\n")
     with pytest.raises(
-        RenamedError, match=r"is called new and was old .*: default/web; call it old"
+        RenamedError,
+        match=r"is called new and was old .*: default/web; call it old.* copy of another",
     ):
         renamed.start().begin()
     assert everything(store) == before
