@@ -68,7 +68,7 @@ check: setup
 # Where one of the two cannot be built the tests that need it fail, and nothing else does.
 test: setup shim
 	-@$(MAKE) --no-print-directory --keep-going cnitool admission
-	$(PY) -m pytest tests
+	./scripts/whole_suite.sh $(PY)
 
 test-fast: setup shim
 	$(PY) -m pytest tests/unit tests/property

@@ -267,7 +267,8 @@ BAD_SETTINGS = {
     "etcd_cert_file and etcd_key_file": {"key_file": ""},
     "etcd_username and etcd_password": {"username": "u"},
     "etcd_cert_file: .*No such file": {"cert_file": "/nowhere"},
-    "etcd_ca_cert_file: .* no PEM": {"ca_cert_file": "/dev/null"},
+    "etcd_ca_cert_file: .* no PEM": {"ca_cert_file": __file__},
+    "etcd_ca_cert_file: .*not a regular file": {"ca_cert_file": "/dev/null"},
 }
 
 

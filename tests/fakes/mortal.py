@@ -40,6 +40,7 @@ class Steps:
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._around(Channel, "request", lambda args: f"netlink {args[4]}", after=False)
+        self._around(Channel, "together", _changes, after=False)
         self._around(sysctl, "write_sysctl", lambda args: f"sysctl {args[0]}", after=False)
         self._around(FileLocks, "_lock", lambda _: "lock")
         self._around(Path, "unlink", lambda args: f"unlink {args[0].suffix}", after=False)
@@ -62,6 +63,10 @@ class Steps:
             return result
 
         setattr(owner, name, told)
+
+
+def _changes(args: tuple[Any, ...]) -> str:
+    return f"netlink {'; '.join(change.what for change in args[1])}"
 
 
 def trace_transactions(tell: Tell) -> None:
