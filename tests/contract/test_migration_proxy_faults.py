@@ -103,7 +103,7 @@ class TestDescriptors:
             with pytest.raises(Unavailable, match="Too many open files"):
                 proxy.start_source_listener(KEY, LOOPBACK, {4000: 0}, base)
             assert list((place / "base" / "migrationproxy").iterdir()) == []
-            assert descriptors() == before
+            until(lambda: descriptors() <= before)  # an earlier test's may end meanwhile
 
     def test_a_question_has_an_answer(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with manager(config(None)) as proxy:
@@ -157,7 +157,7 @@ class TestThreads:
             assert proxy.migrations() == (old,)
             assert start(49152) == first
             until(lambda: threading.active_count() == running)
-            assert descriptors() == before
+            until(lambda: descriptors() <= before)  # an earlier test's may end meanwhile
 
 
 class TestClocks:
@@ -250,7 +250,7 @@ class TestRaces:
             assert wrong == []
             proxy.stop_target_listener(KEY)
             until(lambda: threading.active_count() == running)
-            assert descriptors() == before
+            until(lambda: descriptors() <= before)  # an earlier test's may end meanwhile
 
     def test_a_link_that_goes_while_addresses_are_read(self) -> None:
         """Pods' links come and go; that is no migration's concern."""

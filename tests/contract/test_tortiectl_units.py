@@ -168,7 +168,7 @@ def test_a_conflist_that_is_refused(host: Host, tmp_path: Path, text: str, messa
     path.write_text(text)
     assert message in host.refuses("--conflist", str(path))
     path.unlink()
-    assert "own.conflist: no such file" in host.refuses("--conflist", str(path))
+    assert "own.conflist: No such file" in host.refuses("--conflist", str(path))
 
 
 def test_units_come_and_go(host: Host, bundle: str) -> None:
