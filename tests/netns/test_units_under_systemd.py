@@ -153,3 +153,13 @@ def test_controllers_and_proxy(host: Host) -> None:
         assert host.show(unit, "Result") == "success"
         assert host.show(unit, "NRestarts") == "0"
     assert forbidden(host) == []
+
+
+def test_an_agent_that_dies_again_and_again_is_started_again(host: Host) -> None:
+    """Six times at once: systemd's own limit is five in ten seconds."""
+    host.configure("external")
+    host.start("tortie-bird", "tortie-node")
+    for _ in range(6):
+        host.systemctl("restart", "tortie-node")
+    host.kill()
+    host.systemctl("stop", "tortie-node", "tortie-bird")
