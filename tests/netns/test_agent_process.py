@@ -245,6 +245,10 @@ def test_a_restart_while_raised_keeps_the_route(vm_node: NodeProcess, number: in
     vm_node.processes.append(watcher)
     heard = (vm_node.root / "routes.log").read_text
     until("the watcher hears of routes", lambda: changed_route(vm_node, "192.0.2.1") in heard())
+    if number == signal.SIGTERM:  # the first has it wait until the route is plain again
+        assert vm_node.agent is not None
+        vm_node.agent.send_signal(number)
+        until("it waits", lambda: vm_node.lines("stop_waits_for_migrations"))
     vm_node.stop(number)
     known_again(vm_node)
     assert vm_node.metrics("tgt") == [512]
