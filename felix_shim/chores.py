@@ -24,7 +24,6 @@ from felix_shim.exchange import exchange
 from felix_shim.herald import tidings, unrecorded
 from felix_shim.kube_entries import PolicyObject
 from felix_shim.lanes import Job
-from felix_shim.migration import State
 from felix_shim.model import Endpoint, EndpointId
 from felix_shim.move_limits import MoveLimits
 from felix_shim.nat_moves import NatMoves
@@ -88,8 +87,8 @@ class Identity:
 class Chores:
     """One method per chore; `rules_ready` once the rules of a complete list are in the kernel.
 
-    `leaving`, by any thread: no further migration's target may start, for nobody would hear its VM
-    arrive. Its ADD waits for the next agent.
+    `leaving`, by any thread: no further VM's pod may start, for nobody would hear its VM arrive.
+    Its ADD waits for the next agent.
     """
 
     identity: Identity
@@ -154,9 +153,13 @@ class Chores:
 
     def _may_start(self, local: Local) -> bool:
         """Whether its status file may be there. Who leaves looks at `reported` after it has said
-        so: here it is set before we look."""
+        so: here it is set before we look.
+
+        Who leaves hears of migrations no more, so that which pod is a target is not asked: one of
+        a migration that it does not know would pass for one that will not come.
+        """
         before, local.reported = local.reported, True
-        if self.leaving and not before and local.machine.state is State.TARGET:
+        if self.leaving and not before and local.endpoint.vm is not None:
             local.reported = False
         return local.reported
 

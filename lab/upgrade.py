@@ -143,7 +143,8 @@ def _story(scene: Scene, stretch: Stretch) -> Iterator[str]:
         for one in log:
             after = clock.ms(one.t_ns - window.plugged_ns)
             if TOLD_MS[0] <= after <= TOLD_MS[1] and one.event not in UNTOLD:
-                what = one.fields.get("endpoint") or one.fields.get("endpoints") or ""
+                told = ("endpoint", "endpoints", "from", "to", "reason")
+                what = " ".join(str(one.fields[key]) for key in told if key in one.fields)
                 yield f"  {after:9.0f} {one.node} {one.event} {what}"
 
 

@@ -19,7 +19,13 @@ from felix_shim.model import Role
 from felix_shim.roster import Local
 from libtortie.model.resources import WorkloadEndpoint
 from migration_proxy.config import ProxyConfig
-from tests.fakes.agent_world import Bench, RecordingLog, endpoint_record
+from tests.fakes.agent_world import (
+    Bench,
+    RecordingLog,
+    endpoint_record,
+    instance,
+    migration,
+)
 from tests.fakes.migrating_bench import target_bench
 
 SECONDS = 60.0
@@ -232,6 +238,18 @@ def test_nor_does_a_change_of_its_record_take_that_back() -> None:
     bench.advance(60)
     assert len(bench.status) == 1
     assert on_their_way(bench.reconciler.world.roster, reported=True)
+
+
+def test_nor_may_one_of_whose_migration_nothing_is_heard_any_more() -> None:
+    bench = Bench()
+    bench.start(objects=(instance("n2"),))
+    bench.reconciler.leave()
+    bench.attach(endpoint_record("tgt", migration="m1"))
+    assert bench.state("tgt") is State.SUPPRESSED
+    assert (bench.status, reported(bench)) == ({}, {"tgt": False})
+    bench.seen(migration("m1", source="src", target="tgt"))
+    assert bench.state("tgt") is State.TARGET
+    assert (bench.status, reported(bench)) == ({}, {"tgt": False})
 
 
 def test_no_further_target_may_and_the_next_agent_lets_it() -> None:
