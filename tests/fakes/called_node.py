@@ -93,6 +93,16 @@ class CalledNode(NodeProcess):
         super().close()
         assert self.server.crashes == []
 
+    def expect_vm(self, pod: str) -> None:
+        """A VM runs elsewhere and is to come here, to a pod that is not attached yet; its route is
+        raised for a second."""
+        spec = {"liveMigrationRouteConvergenceTime": "1s"}
+        record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
+        self.store.create(record.key, record.value)
+        self.address = self.vm_elsewhere()
+        self.world.put_migration("m1", phase="Running")
+        self.world.put_launcher(pod, migration="m1")
+
     # -- doing -------------------------------------------------------------------------------
 
     def sandbox(self, container: str) -> str:

@@ -15,6 +15,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -150,6 +152,30 @@ class NodeProcess:
 
         if wait:
             until("the agent serves CNI", serves)
+
+    def page(self, path: str) -> str:
+        """What is answered where metrics are served, whatever the status. Raises `Unavailable`."""
+
+        def ask() -> str:
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            url = f"http://127.0.0.1:{self.config['metrics_port']}{path}"
+            try:
+                with opener.open(url, timeout=60) as answer:
+                    return str(answer.read().decode())
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.read().decode()
+            except OSError as error:
+                raise Unavailable(str(error)) from error
+
+        return self.inside(ask)
+
+    def probe(self, path: str) -> dict[str, str]:
+        """By check what is wrong, of those that are."""
+        first, *checks = self.page(path).splitlines()
+        wrong = dict(line[3:].split(": ", 1) for line in checks if line.startswith("[-]"))
+        assert (first == "ok") == (not wrong)
+        return wrong
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the agent by a signal; its exit status."""

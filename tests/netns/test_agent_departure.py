@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from libtortie.model.keys import Kind
-from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.agent_world import NODE
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.guest import Guest, Prober
@@ -24,12 +23,7 @@ def node(tmp_path: Path) -> Iterator[CalledNode]:
     """A migration's target is attached, and its VM has yet to come."""
     made = CalledNode(tmp_path, fresh_name("dp"), drain_seconds=3600.0)
     try:
-        spec = {"liveMigrationRouteConvergenceTime": "1s"}
-        record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
-        made.store.create(record.key, record.value)
-        made.address = made.vm_elsewhere()
-        made.world.put_migration("m1", phase="Running")
-        made.world.put_launcher(POD, migration="m1")
+        made.expect_vm(POD)
         made.world.put_pod("web")
         made.start()
         yield made

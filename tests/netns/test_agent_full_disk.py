@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from libtortie.model.keys import Kind
-from tests.fakes.agent_world import NODE, resource_record
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.guest import Guest
@@ -58,12 +56,7 @@ def node(tmp_path: Path) -> Iterator[Cramped]:
     made = Cramped(root)
     try:
         (root / "log").symlink_to(made.disk / "log")  # where a node's log is looked for
-        spec = {"liveMigrationRouteConvergenceTime": "1s"}
-        record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
-        made.store.create(record.key, record.value)
-        made.address = made.vm_elsewhere()
-        made.world.put_migration("m1", phase="Running")
-        made.world.put_launcher(POD, migration="m1")
+        made.expect_vm(POD)
         made.world.put_pod("web")
         made.start()
         yield made

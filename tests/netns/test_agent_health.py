@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from libtortie.errors import Unavailable
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.metric_reference import COMPONENTS
@@ -60,29 +57,6 @@ class Patient(CalledNode):
 
     def heal(self, name: str) -> None:
         (self.faults / name).unlink()
-
-    def page(self, path: str) -> str:
-        """What is answered, whatever the status. Raises `Unavailable` when nobody does."""
-
-        def ask() -> str:
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            try:
-                with opener.open(f"http://127.0.0.1:{PORT}{path}", timeout=60) as answer:
-                    return str(answer.read().decode())
-            except urllib.error.HTTPError as error:
-                with error:
-                    return error.read().decode()
-            except OSError as error:
-                raise Unavailable(str(error)) from error
-
-        return self.inside(ask)
-
-    def probe(self, path: str) -> dict[str, str]:
-        """By check what is wrong, of those that are."""
-        first, *checks = self.page(path).splitlines()
-        wrong = dict(line[3:].split(": ", 1) for line in checks if line.startswith("[-]"))
-        assert (first == "ok") == (not wrong)
-        return wrong
 
     def ready(self) -> bool:
         return self.probe("/readyz") == {}

@@ -4,8 +4,6 @@ again, and once it is back everything is as it says, without a restart of anythi
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 
 from lab.apiserver.server import ApiServer
-from libtortie.errors import Unavailable
 from libtortie.kube.policies import KubeNetworkPolicy
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name
@@ -59,23 +56,6 @@ class Abandoned(CalledNode):
             until("the time has passed", lambda: self.elapsed() >= end, seconds=300)
         finally:
             (self.time / "hurry").unlink()
-
-    def probe(self, path: str) -> dict[str, str]:
-        """By check what is wrong."""
-
-        def ask() -> str:
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            try:
-                with opener.open(f"http://127.0.0.1:{PORT}{path}", timeout=60) as answer:
-                    return str(answer.read().decode())
-            except urllib.error.HTTPError as error:
-                with error:
-                    return error.read().decode()
-            except OSError as error:
-                raise Unavailable(str(error)) from error
-
-        checks = self.inside(ask).splitlines()[1:]
-        return dict(line[3:].split(": ", 1) for line in checks if line.startswith("[-]"))
 
     def seen(self) -> dict[str, Any]:
         """What those who run here have."""

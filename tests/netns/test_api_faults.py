@@ -12,8 +12,7 @@ import pytest
 
 from felix_shim.kube_entries import followed_kinds
 from lab.apiserver.faults import Action, CloseConnection, Delay, Fault, Reject
-from libtortie.model.keys import Kind
-from tests.fakes.agent_world import NODE, resource_record
+from tests.fakes.agent_world import NODE
 from tests.fakes.called_node import HANDLE, CalledNode
 from tests.fakes.fresh_names import fresh_name
 from tests.fakes.guest import Guest, Prober
@@ -39,12 +38,7 @@ BEARABLE = 2.0
 def node(tmp_path: Path) -> Iterator[CalledNode]:
     made = CalledNode(tmp_path, fresh_name("af"))
     try:
-        spec = {"liveMigrationRouteConvergenceTime": "1s"}
-        record = resource_record(Kind.FELIX_CONFIGURATION, f"node.{NODE}", spec)
-        made.store.create(record.key, record.value)
-        made.address = made.vm_elsewhere()
-        made.world.put_migration("m1", phase="Running")
-        made.world.put_launcher(POD, migration="m1")
+        made.expect_vm(POD)
         made.start()
         yield made
     finally:

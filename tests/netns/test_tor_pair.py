@@ -61,6 +61,19 @@ def reverted(pair: TorPair, number: int, pod: str) -> None:
         until("the route is reverted", partial(_has, pair, number, pod, 1024, address))
 
 
+def settle(
+    pair: TorPair, left: tuple[int, str], come: tuple[int, str], migration: str = "m1"
+) -> None:
+    """The migration succeeds, the route is plain again, and the source's pod goes."""
+    pair.await_raised(True)
+    pair.site.succeed(come[0], migration=migration)
+    reverted(pair, *come)
+    pair.await_raised(False)
+    pair.site.nodes[left[0]].done("DEL", left[1], left[1])
+    pair.await_way(f"n{come[0]}")
+    pair.await_both()
+
+
 def judge(pair: TorPair, seen: Seen, *windows: Window) -> None:
     assert len(seen.sent) == 2 * FLOWS
     assert min(seen.sent.values()) > 0
@@ -82,22 +95,10 @@ def test_a_move_there_and_home_switches_both_and_no_flow_loses_more(pair: TorPai
     with probing(pair.client, sources(), site.addresses) as seen:
         site.migrate(1)
         there = cut_over(pair, (0, SOURCE), (1, TARGET))
-        pair.await_raised(True)
-        site.succeed(1)
-        reverted(pair, 1, TARGET)
-        pair.await_raised(False)
-        site.nodes[0].done("DEL", SOURCE, SOURCE)
-        pair.await_way("n1")
-        pair.await_both()
+        settle(pair, (0, SOURCE), (1, TARGET))
         site.migrate(0, migration="m2", pod=HOME)
         home = cut_over(pair, (1, TARGET), (0, HOME))
-        pair.await_raised(True)
-        site.succeed(0, migration="m2")
-        reverted(pair, 0, HOME)
-        pair.await_raised(False)
-        site.nodes[1].done("DEL", TARGET, TARGET)
-        pair.await_way("n0")
-        pair.await_both()
+        settle(pair, (1, TARGET), (0, HOME), migration="m2")
     judge(pair, seen, there, home)
     after = [pair.sent(one) for one in pair.routers]
     assert all(now - then > 100 for then, now in zip(before, after, strict=True)), (
@@ -123,13 +124,7 @@ def test_one_that_dies_in_the_middle_and_returns(pair: TorPair, number: int, who
         dead.start()
         pair.await_way("n1")
         pair.await_both()
-        pair.await_raised(True)
-        site.succeed(1)
-        reverted(pair, 1, TARGET)
-        pair.await_raised(False)
-        site.nodes[0].done("DEL", SOURCE, SOURCE)
-        pair.await_way("n1")
-        pair.await_both()
+        settle(pair, (0, SOURCE), (1, TARGET))
     judge(pair, seen, *([gone] if whole else []), there)
 
 

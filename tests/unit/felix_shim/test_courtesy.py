@@ -142,22 +142,30 @@ def test_who_lets_others_pass_goes_on_at_once_when_a_vms_route_waits() -> None:
         assert done.is_set()
 
 
+class Postman:
+    """Who posts news by `courtesy` at a time `now`; `limits`: for how long each waited."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.passed_on: list[int] = []
+        self.courtesy = Courtesy(monotonic=lambda: self.now)
+        self.limits = waited_limits(self.courtesy, monkeypatch)
+        self.post = self.courtesy.in_bursts("kernel", self.passed_on.append)
+
+
 def test_for_a_while_nobody_is_let_pass_and_then_they_are_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, passed_on = [100.0], list[int]()
-    courtesy = Courtesy(monotonic=lambda: now[0])
-    limits = waited_limits(courtesy, monkeypatch)
-    post = courtesy.in_bursts("kernel", passed_on.append)
-    with courtesy.request():
-        courtesy.press()
-        courtesy.give_way("policy")
-        post(1)
-        assert (limits, passed_on) == ([], [1])
-        now[0] += PRESSING
-        courtesy.give_way("policy")
-        post(2)
-    assert (limits, passed_on) == ([LIMIT, LIMIT], [1, 2])
+    one = Postman(monkeypatch)
+    with one.courtesy.request():
+        one.courtesy.press()
+        one.courtesy.give_way("policy")
+        one.post(1)
+        assert (one.limits, one.passed_on) == ([], [1])
+        one.now += PRESSING
+        one.courtesy.give_way("policy")
+        one.post(2)
+    assert (one.limits, one.passed_on) == ([LIMIT, LIMIT], [1, 2])
 
 
 def waited_limits(courtesy: Courtesy, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -175,19 +183,16 @@ def waited_limits(courtesy: Courtesy, monkeypatch: pytest.MonkeyPatch) -> list[f
 def test_news_wait_once_for_each_burst_and_keep_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, passed_on = [100.0], list[int]()
-    courtesy = Courtesy(monotonic=lambda: now[0])
-    limits = waited_limits(courtesy, monkeypatch)
-    post = courtesy.in_bursts("kernel", passed_on.append)
-    post(1)
-    assert limits == [], "nobody is at work"
-    with courtesy.request():
-        post(2)
-        post(3)  # has come meanwhile
-        assert limits == [LIMIT]
-        now[0] += BURST
-        post(4)
-        assert limits == [LIMIT, LIMIT]
-    post(5)
-    assert limits == [LIMIT, LIMIT]
-    assert passed_on == [1, 2, 3, 4, 5]
+    one = Postman(monkeypatch)
+    one.post(1)
+    assert one.limits == [], "nobody is at work"
+    with one.courtesy.request():
+        one.post(2)
+        one.post(3)  # has come meanwhile
+        assert one.limits == [LIMIT]
+        one.now += BURST
+        one.post(4)
+        assert one.limits == [LIMIT, LIMIT]
+    one.post(5)
+    assert one.limits == [LIMIT, LIMIT]
+    assert one.passed_on == [1, 2, 3, 4, 5]
