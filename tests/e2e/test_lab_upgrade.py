@@ -1,6 +1,5 @@
-"""Agents and controllers are replaced by another version's under running migrations, and no address
-and no connection is lost. What it costs in probes `make soak-upgrade` counts: a target that begins
-while its node's agent is about to stop still costs some, in about one of six upgrades."""
+"""Agents and controllers are replaced by another version's under running migrations, and it costs
+no probe and no connection beside what the same migrations cost without."""
 
 from __future__ import annotations
 
@@ -10,17 +9,20 @@ from pathlib import Path
 import pytest
 
 from lab.state import StateDir
-from lab.upgrade_rows import stretch_from
+from lab.upgrade_rows import allowance, strays, stretch_from
 from tests.fakes.running_lab import assert_gone, start_when_free, when_free
 
 pytestmark = pytest.mark.root
 
 RUNS = 2
+SLOW_MS = 500.0
+"""What a cut-over may take of the network on a machine that is very busy; an agent that is away at
+that moment costs more than a second."""
 SECONDS = 1500.0
 """A minute and a half on a quiet machine."""
 
 
-def test_upgrades_under_running_migrations_lose_no_connection(tmp_path: Path) -> None:
+def test_upgrades_under_running_migrations_lose_nothing(tmp_path: Path) -> None:
     state, out = StateDir(tmp_path / "state"), tmp_path / "upgrade.json"
     said = tmp_path / "said.txt"
     process = start_when_free(state, "upgrade", "--runs", str(RUNS), "--out", str(out), output=said)
@@ -42,5 +44,7 @@ def test_upgrades_under_running_migrations_lose_no_connection(tmp_path: Path) ->
     assert all(len(one) == 1 for one in versions)
     assert versions[0] != versions[1], "to another version, and back"
     assert all(len(one.restarts) == 3 for one in upgrades), "every node's"
+    allowed = max(SLOW_MS, allowance([one for one in stretches if not one.upgraded]))
+    assert [sum(strays(one, allowed).values()) for one in upgrades] == [0] * RUNS, words
     missed = [what for what, row in rows.items() if what.startswith("upgrades") and not row["met"]]
     assert not missed, words
