@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from cni_plugin.errors import InvalidConfig
@@ -19,6 +18,7 @@ from cni_plugin.types import NetConf
 from cni_plugin.undo import Log
 from libtortie.datastore.open import DatastoreConfig
 from libtortie.errors import InvalidInput, first_line
+from libtortie.files import Stamp, stamp
 from libtortie.kube.config import load_kubeconfig
 
 _FOUND_OUT = "none, which is found out"
@@ -34,7 +34,7 @@ class Agreement:
     datastore: DatastoreConfig
     api: str
     log: Log
-    _servers: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    _servers: dict[tuple[str, Stamp | None], str] = field(default_factory=dict)
     _warned: set[str] = field(default_factory=set)
 
     def require(self, conf: NetConf) -> None:
@@ -54,8 +54,7 @@ class Agreement:
         if not section.kubeconfig:
             return section.k8s_api_root
         try:
-            stamp = Path(section.kubeconfig).stat()
-            key = (section.kubeconfig, stamp.st_mtime_ns, stamp.st_size)
+            key = (section.kubeconfig, stamp(section.kubeconfig))
             if key not in self._servers:
                 self._servers[key] = load_kubeconfig(section.kubeconfig).server
             return self._servers[key]

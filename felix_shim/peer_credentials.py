@@ -21,12 +21,11 @@ from typing import Any
 
 from libtortie.complaint import Complaint
 from libtortie.errors import Malformed, Unauthorized, Unavailable, first_line
+from libtortie.files import Stamp, stamp
 from libtortie.jsonlog import Log
 
 EARLY_SECONDS = 7 * 86400.0
 """From how long before its end a certificate's expiry is told; a third of its life if shorter."""
-
-Mark = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Credentials:
     log: Log
     wall: Callable[[], float]
     _identity: Identity | None = None
-    _marks: tuple[Mark, ...] = ()
+    _stamps: tuple[Stamp | None, ...] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _trouble: Complaint = field(init=False)
     _expiry: Complaint = field(init=False)
@@ -93,11 +92,11 @@ class Credentials:
 
     def _refresh(self) -> None:
         files = self.files
-        marks = tuple(_mark(path) for path in (files.ca, files.cert, files.key))
-        if self._identity is not None and marks == self._marks:
+        stamps = tuple(stamp(path) for path in (files.ca, files.cert, files.key))
+        if self._identity is not None and stamps == self._stamps:
             return
         self._identity = load(files, self.node)
-        self._marks = marks
+        self._stamps = stamps
         self._trouble.about("")
         ends = int(self._identity.ends)
         self.log.info("peer_certificate_loaded", cert=files.cert, node=self.node, expires=ends)
@@ -170,8 +169,3 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, An
                 continue
     found = ends[0].getpeercert()
     return dict(found or {})
-
-
-def _mark(path: Path) -> Mark:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -67,6 +67,11 @@ def stamp(path: Name) -> Stamp | None:
         state = os.stat(path)  # noqa: PTH116 - the path may be text
     except (OSError, ValueError):
         return None
+    return stamped(state)
+
+
+def stamped(state: os.stat_result) -> Stamp:
+    """The same, of a state that was read already."""
     return state.st_mtime_ns, state.st_ino, state.st_size
 
 

@@ -13,10 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from libtortie.errors import KernelError
-from libtortie.files import NotRegular, read_bytes
-
-Mark = tuple[int, int, int]
-"""Inode, size and time of the last write of a file."""
+from libtortie.files import NotRegular, Stamp, read_bytes, stamped
 
 _TEMPORARY = ".new-"  # no endpoint's file starts with a dot: its name starts with an orchestrator
 
@@ -26,7 +23,7 @@ class StatusFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._seen: dict[str, tuple[str, Mark]] = {}
+        self._seen: dict[str, tuple[str, Stamp]] = {}
         self._applied: dict[str, str] | None = None
         """What the directory held when we were in sync with it last; None since a failure."""
         self._resyncs = 0
@@ -91,18 +88,18 @@ class StatusFiles:
         except OSError as error:
             raise KernelError(f"endpoint status file {name}: {error}") from error
 
-    def _present(self) -> dict[str, Mark]:
+    def _present(self) -> dict[str, Stamp]:
         """What is in the directory; what was seen and is no more is forgotten."""
         with os.scandir(self._directory) as entries:
             present = {
-                entry.name: _mark(entry.stat(follow_symlinks=False))
+                entry.name: stamped(entry.stat(follow_symlinks=False))
                 for entry in entries
                 if not entry.is_dir()
             }
         self._seen = {name: seen for name, seen in self._seen.items() if name in present}
         return present
 
-    def _ensure(self, name: str, body: str, mark: Mark | None) -> None:
+    def _ensure(self, name: str, body: str, mark: Stamp | None) -> None:
         if not name or "/" in name or name.startswith("."):
             raise OSError("not a file name of an endpoint")
         if mark is not None and self._seen.get(name) == (body, mark):
@@ -119,8 +116,4 @@ class StatusFiles:
         temporary.write_bytes(wanted)
         temporary.chmod(0o644)
         temporary.replace(path)
-        self._seen[name] = body, _mark(path.lstat())
-
-
-def _mark(found: os.stat_result) -> Mark:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+        self._seen[name] = body, stamped(path.lstat())

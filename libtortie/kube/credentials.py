@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from libtortie.errors import InvalidInput
+from libtortie.files import Stamp, stamp
 from libtortie.kube import exec_plugin
 from libtortie.kube.config import KubeConfig, Material, read_word, reread
 
 LOG = logging.getLogger(__name__)
-Signature = tuple[tuple[int, int, int] | None, ...]
+Signature = tuple[Stamp | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,8 @@ class Credentials:
 
 
 def signature(config: KubeConfig) -> Signature:
-    """Identity of every file behind a config: device-free inode, size, change of content."""
-    found: list[tuple[int, int, int] | None] = []
-    for path in config.files():
-        try:
-            status = path.stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+    """Identity of every file behind a config."""
+    return tuple(stamp(path) for path in config.files())
 
 
 def load(config: KubeConfig, *, fresh: bool = False) -> Credentials:
