@@ -31,7 +31,7 @@ T = TypeVar("T")
 LISTING = Path("/proc/thread-self/net/nf_conntrack")
 _NETLINK_NETFILTER = 12
 _MOST_LISTED = 1000
-"""Entries up to which procfs is read: a kernel before 6.16 begins anew with each page of it."""
+"""Entries up to which procfs is read: older kernels begin anew with each page of it."""
 _READINGS = 3
 """Of the listing, at most, where entries went meanwhile."""
 _DATAGRAM = min(mmap.PAGESIZE, 8192)
