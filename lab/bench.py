@@ -41,6 +41,8 @@ BLACKOUT_MS = 50.0
 NODES = 3
 LATEST_S = 3.0
 """Before this has passed since its beginning, in seconds, a measured migration has ended."""
+HOLD_MS = 100
+"""How long what is seen of a cut-over is not told: whoever tells has the processor meanwhile."""
 Tell = Callable[[str], None]
 
 
@@ -203,6 +205,7 @@ def _one(
             convergence_s=seconds(CONVERGENCE),
             tell=lambda _: None,
             others={SOURCE: stage.pods[here]},
+            hold_ms=HOLD_MS,
         )
     if observed.phase != "Succeeded":
         raise LabError(f"the migration to {wish.target}: {observed.phase}")

@@ -37,7 +37,10 @@ class Sort(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One migration, in ms: FIBs after the sign, of nodes and ToR; loss by place, beyond the
-    guest's own blackout; connections by place."""
+    guest's own blackout; for how long probes after that were never answered; connections by place.
+
+    The two differ where a guest answers late what it got in time: QEMU's under TCG starts cold.
+    """
 
     sort: str
     blackout_ms: float | None
@@ -45,6 +48,7 @@ class Figures:
     fib_ms: dict[str, float] = field(default_factory=dict)
     start_to_tor_ms: float | None = None
     loss_ms: dict[str, float] = field(default_factory=dict)
+    unanswered_ms: dict[str, float] = field(default_factory=dict)
     tcp_survived: dict[str, bool] = field(default_factory=dict)
     qemu_stopped_ms: float | None = None
     qemu_downtime_ms: float | None = None
@@ -87,6 +91,7 @@ def figures_of(
         fib_ms=switches(observed),
         start_to_tor_ms=row.start_to_tor_fib_ms,
         loss_ms=loss,
+        unanswered_ms={place: float(row.probers[probed[place]]["unanswered_ms"]) for place in loss},
         tcp_survived=tcp,
         qemu_stopped_ms=row.qemu_stopped_ms,
         qemu_downtime_ms=row.qemu_downtime_ms,

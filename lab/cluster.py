@@ -33,7 +33,7 @@ from lab.nodes import (
     missing_mount_points,
     pin_filesystem,
 )
-from lab.processes import lab_namespaces, spawn
+from lab.processes import lab_namespaces, preferring, spawn
 from lab.state import LabRecord, StateDir, active_state
 from lab.teardown import is_alive, remove_namespaces, tear_down
 from lab.tools import LabError, missing_tools, run
@@ -161,7 +161,9 @@ def start_tor(state: StateDir, nodes: tuple[names.LabNode, ...]) -> None:
     config = state.tor / "bird.conf"
     config.write_text(render_tor(nodes, state.tor / "bird.log"))
     run(["bird", "-p", "-c", str(config)])
-    command = ["bird", "-f", "-c", str(config), "-s", str(state.tor / "bird.ctl")]
+    # A switch has nothing else to do than this.
+    bird = ["bird", "-f", "-c", str(config), "-s", str(state.tor / "bird.ctl")]
+    command = preferring(-10, bird)
     spawn(
         state.ledger,
         "bird of the ToR",
@@ -258,7 +260,7 @@ def start_agent(state: StateDir, node: str, program: str = "") -> Process:
     """A node's agent, with the niceness of its systemd unit: this environment's program, or another
     one by its path on the node."""
     agent = program or str(tool("tortie-node"))
-    command = ["nice", "-n", "-5", agent, "--config", "/etc/tortie/node.yaml"]
+    command = preferring(-5, [agent, "--config", "/etc/tortie/node.yaml"])
     return spawn(
         state.ledger,
         f"agent of {node}",

@@ -259,6 +259,7 @@ def measure(
     convergence_s: float,
     tell: Callable[[str], None],
     others: Mapping[str, str] | None = None,
+    hold_ms: int = 0,
 ) -> Observed:
     """Migrate a VM and return when its routes are back to normal (or should have been).
 
@@ -277,7 +278,7 @@ def measure(
     places = {names.EXT: names.netns(names.EXT), "client": client_netns, **(others or {})}
     with (
         start_probes(state, addresses, places) as probes,
-        start_observers(state, topology, addresses, mac, witness),
+        start_observers(state, topology, addresses, mac, witness, hold_ms=hold_ms),
         tables.around_cutover(witness),
     ):
         job = control.create_migration(wish.vm, wish.target, wish.annotations())

@@ -2,7 +2,8 @@
 
 One process holds a packet socket in the target's namespace and a route monitor in each namespace
 asked for, and prints one JSON object per event, times on CLOCK_MONOTONIC in ns. Frames carry the
-kernel's receive time; route messages are stamped when this process (SCHED_FIFO) has read them.
+kernel's receive time; route messages are stamped when this process (SCHED_FIFO) has read them, all
+that there are before any is looked at.
 
 The packet socket listens on all interfaces through a BPF filter on the guest's source MAC: such
 frames exist only on the host end of the guest's own veth, and the interface need not be there yet.
@@ -19,7 +20,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
@@ -64,6 +65,8 @@ class RouteSeen:
 
 
 Seen = FrameSeen | RouteSeen
+Stamped = tuple[int, bytes]
+"""When a message was read, and the message."""
 
 
 def classify(frame: bytes, addresses: Sequence[IPAddress]) -> str:
@@ -171,25 +174,28 @@ class Monitor:
     """Reports changes of host routes to a guest's addresses in one namespace."""
 
     def __init__(self, netns: str, where: str, addresses: Sequence[IPAddress]) -> None:
-        self._netns = netns
         self._where = where
         self._hosts = {(str(address), address.max_prefixlen) for address in addresses}
         self.sock = Netns().call(netns, rtnl.route_monitor)
         self._names: dict[int, str] = {}
 
-    def read(self) -> list[Seen]:
-        """Everything new, at the time of reading."""
-        out: list[Seen] = []
+    def drain(self) -> list[Stamped]:
+        """Every message there is, at the time of its reading."""
+        out: list[Stamped] = []
         while True:
             try:
                 data = self.sock.recv(65536)
             except BlockingIOError:
                 return out
-            now = clock.monotonic()
+            out.append((clock.monotonic(), data))
+
+    def tell(self, drained: Iterable[Stamped]) -> Iterator[Seen]:
+        """What messages say of the guest's addresses."""
+        for now, data in drained:
             for change in rtnl.parse_route_changes(data):
                 host = (change.dst, change.prefixlen)
                 if host in self._hosts and change.table == RT_TABLE_MAIN:
-                    out.append(self._seen(change, now))
+                    yield self._seen(change, now)
 
     def _seen(self, change: rtnl.RouteChange, now: int) -> RouteSeen:
         return RouteSeen(
@@ -206,11 +212,7 @@ class Monitor:
     def _name(self, ifindex: int) -> str:
         """Name of a link, asked only for on-link routes and remembered: it may go at any time."""
         if ifindex not in self._names:
-            try:
-                name = Netns().call(self._netns, lambda: socket.if_indextoname(ifindex))
-            except OSError:
-                name = f"#{ifindex}"
-            self._names[ifindex] = name
+            self._names[ifindex] = rtnl.link_name(self.sock, ifindex) or f"#{ifindex}"
         return self._names[ifindex]
 
 
@@ -259,15 +261,21 @@ def watch(sniffer: Sniffer, monitors: list[Monitor], holder: Holder) -> None:
     for monitor in monitors:
         loop.register(monitor.sock, selectors.EVENT_READ, monitor)
     while True:
-        for key, _ in loop.select(holder.patience()):
-            if key.data is None:
-                holder.release(whatever=True)
-                return
-            for event in key.data.read():
-                holder.take(event)
-            if key.data is sniffer and sniffer.sock.fileno() < 0:
-                loop.unregister(key.fileobj)
-        holder.release()
+        ready = [key for key, _ in loop.select(holder.patience())]
+        # First the times: what is made of one message would be added to the next one's.
+        drained = [(one, one.drain()) for one in monitors if one in {key.data for key in ready}]
+        events = [event for one, found in drained for event in one.tell(found)]
+        for key in ready:
+            if key.data is sniffer:
+                events += sniffer.read()
+                if sniffer.sock.fileno() < 0:
+                    loop.unregister(key.fileobj)
+        for event in events:
+            holder.take(event)
+        ended = any(key.data is None for key in ready)
+        holder.release(whatever=ended)
+        if ended:
+            return
 
 
 def main() -> None:

@@ -112,6 +112,20 @@ def spawn(
     return child
 
 
+def preferred(nice: int) -> str:
+    """What a shell does to go before others, where the machine lets it; what it executes then does.
+
+    Where the kernel makes a group of each session (sched(7), autogroup), niceness counts within
+    one, and the group's own between them.
+    """
+    return f'{{ echo {nice} >"/proc/$$/autogroup"; renice -n {nice} $$; }} >/dev/null 2>&1\n'
+
+
+def preferring(nice: int, command: Sequence[str]) -> list[str]:
+    """A command that goes before others."""
+    return ["sh", "-c", f'{preferred(nice)}exec "$@"', "sh", *command]
+
+
 def in_namespaces(inodes: frozenset[int]) -> tuple[int, ...]:
     """Processes (not this one, no zombies) whose network namespace is one of these."""
     own = os.getpid()

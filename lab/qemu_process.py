@@ -22,6 +22,7 @@ from lab.processes import (
     is_same,
     namespace_inodes,
     parse_stat,
+    preferred,
     spawn,
 )
 from lab.qemu import Machine, command_line
@@ -29,19 +30,12 @@ from lab.qemu_control import Control
 from lab.tools import LabError
 
 PID = "pid"
-NICE = "-10"
+NICE = -10
 """A guest that waits for the lab's processor would look like a network that lost it. More would be
 too much: with SCHED_FIFO its threads keep the agent from the route, or each other from the guest.
 """
-_BECOMING = (
-    f'{{ echo {NICE} >"/proc/$$/autogroup"; renice -n {NICE} $$; }} >/dev/null 2>&1\n'
-    'cat "/proc/$$/stat" >"$0.new" && mv "$0.new" "$0" && exec "$@"'
-)
-"""The shell that becomes QEMU: it has written down who it is, before it is QEMU.
-
-Where the kernel makes a group of each session (sched(7), autogroup), niceness counts within one,
-and the group's own between them. A machine that refuses either is obeyed.
-"""
+_BECOMING = f'{preferred(NICE)}cat "/proc/$$/stat" >"$0.new" && mv "$0.new" "$0" && exec "$@"'
+"""The shell that becomes QEMU: it has written down who it is, before it is QEMU."""
 
 
 def launch(

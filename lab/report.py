@@ -255,6 +255,19 @@ def network_part_ns(gap: Gap, cutover: Report | None) -> int:
     return max(0, gap.outage_ns - max(0, end - begin))
 
 
+def unanswered_ms(series: Series, pause: Report | None) -> float:
+    """For how long from the end of the guest's pause probes were sent that never were answered.
+
+    What a guest that has just begun to run answers late, the network had brought to it when it was
+    sent. From the first such probe to the last, whatever was answered in between.
+    """
+    if pause is None:
+        return 0.0
+    ends = [gap.end_ns for gap in series.gaps if gap.start_ns <= pause.plugged_ns < gap.end_ns]
+    lost = [at for at in series.lost_at if pause.plugged_ns <= at < max(ends, default=0)]
+    return clock.ms(lost[-1] - lost[0] + clock.NS_PER_MS) if lost else 0.0
+
+
 def lost_outside(series: Series, cutover: Report | None) -> int:
     """Probes lost when neither the guest's pause nor the promised downtime excuses it."""
     if cutover is None:
@@ -277,6 +290,7 @@ def prober_detail(series: Series, cutover: Report | None) -> dict[str, Any]:
         "own_stall_ms": clock.ms(longest.own_stall_ns) if longest else None,
         "worst_send_stall_ms": series.worst_stall_ms,
         "network_downtime_ms": parts[-1] if parts else None,
+        "unanswered_ms": unanswered_ms(series, cutover),
         "other_holes_ms": round(sum(parts[:-1]), 3),
         "lost_outside": lost_outside(series, cutover),
     }

@@ -208,9 +208,14 @@ class Bird:
 
     def _prefer(self) -> None:
         """Before its agent and whatever else this control group runs, where that is allowed: its
-        work is short, and until it is done packets go to where a VM was."""
+        work is short, and until it is done packets go to where a VM was.
+
+        Outside of control groups the kernel makes a group of each session (sched(7), autogroup),
+        and BIRD is one: its niceness counts for nothing then, and the group's does."""
         with suppress(OSError, ValueError):
-            os.setpriority(os.PRIO_PROCESS, int(read_bytes(self._pid)), NICE)
+            pid = int(read_bytes(self._pid))
+            os.setpriority(os.PRIO_PROCESS, pid, NICE)
+            Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
 
     def _recovery(self) -> list[str]:
         return ["-R"] if self._pid.exists() else []

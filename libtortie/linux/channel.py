@@ -104,12 +104,20 @@ class Channel:
     """A request socket, one request at a time; any thread may call.
 
     `reopen` makes a socket in the right namespace, wherever it is called; without `sock` the
-    first request does.
+    first request does. `buffer` is how much is received at once, which is also how much of a dump
+    the kernel prepares at once.
     """
 
-    def __init__(self, sock: socket.socket | None, reopen: Callable[[], socket.socket]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket | None,
+        reopen: Callable[[], socket.socket],
+        *,
+        buffer: int = _BUFFER,
+    ) -> None:
         self._sock = sock
         self._reopen = reopen
+        self._buffer = buffer
         self._closed = False
         self._lock = threading.Lock()
         self._sequence = itertools.count(1)
@@ -150,12 +158,12 @@ class Channel:
             return answer
 
     def dump(
-        self, kind: int, body: bytes, what: str, *, wanted: bytes | None = None
+        self, kind: int, body: bytes, what: str, *, wanted: Sequence[bytes] = ()
     ) -> list[Message]:
         """All objects of a kind that the kernel selects by `body`, one consistent reading.
 
-        With `wanted`, datagrams without that byte string are dropped unread: a look-up of one
-        among thousands costs a memory search. Raises Refused, Unavailable, Interrupted.
+        With `wanted`, datagrams without any of these byte strings are dropped unread: a look-up of
+        one among thousands costs a memory search. Raises Refused, Unavailable, Interrupted.
         """
         with self._lock:
             for _ in range(_DUMP_ATTEMPTS):
@@ -231,7 +239,7 @@ class Channel:
         return sequences
 
     def _answers(
-        self, sequence: int, what: str, wanted: bytes | None = None
+        self, sequence: int, what: str, wanted: Sequence[bytes] = ()
     ) -> Iterator[tuple[int, int, memoryview]]:
         """Type, flags and body of each message that answers `sequence`, up to the last one.
 
@@ -239,11 +247,11 @@ class Channel:
         confuse the next: the socket goes unless the end was read.
         """
         ended = False
-        ends = _end_marks(sequence) if wanted is not None else ()
+        marks = (*wanted, *_end_marks(sequence)) if wanted else ()
         try:
             while not ended:
                 data = self._receive(what)
-                if wanted is not None and not any(mark in data for mark in (wanted, *ends)):
+                if marks and not any(mark in data for mark in marks):
                     continue
                 for kind, flags, body in messages(data, sequence):
                     if kind == _NLMSG_ERROR:
@@ -260,7 +268,7 @@ class Channel:
     def _receive(self, what: str) -> bytes:
         sock = self._usable()
         try:
-            return sock.recv(_BUFFER)
+            return sock.recv(self._buffer)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                 raise Unavailable(f"{what}: no answer from the kernel in time") from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address, IPv6Address
 from socket import AF_INET, AF_INET6, AF_UNSPEC
-from typing import Literal
 
 from libtortie.linux.flows import (
     ICMP,
@@ -30,14 +29,9 @@ _SUBSYSTEM = 1 << 8  # NFNL_SUBSYS_CTNETLINK
 CT_NEW, CT_GET, CT_DELETE = _SUBSYSTEM, _SUBSYSTEM | 1, _SUBSYSTEM | 2
 CT_GET_STATS = _SUBSYSTEM | 5
 _STATS_ENTRIES = 1
-Role = Literal["original source", "original destination", "reply source"]
-ROLES: tuple[Role, ...] = ("original source", "original destination", "reply source")
-"""Where an address can stand in an entry that is its flow's; the reply's destination is a fourth,
-but only of an entry whose source is rewritten to it, and then it is some other flow's."""
-
 _TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _PROTOINFO, _NAT_SRC, _TIMEOUT, _MARK = 1, 2, 3, 4, 6, 7, 8
-_NAT_DST, _ZONE, _LABELS, _FILTER = 13, 18, 22, 25
-_TUPLE_IP, _TUPLE_PROTO = 1, 2
+_NAT_DST, _ZONE, _LABELS = 13, 18, 22
+_TUPLE_IP, _TUPLE_PROTO, _TUPLE_ZONE = 1, 2, 3
 _IP_V4_SRC, _IP_V4_DST, _IP_V6_SRC, _IP_V6_DST = 1, 2, 3, 4
 _PROTO_NUM, _SRC_PORT, _DST_PORT = 1, 2, 3
 _ICMP_ID, _ICMP_TYPE, _ICMP_CODE = 4, 5, 6
@@ -47,28 +41,10 @@ _TCP_STATE, _TCP_SCALE_ORIG, _TCP_SCALE_REPLY, _TCP_FLAGS_ORIG, _TCP_FLAGS_REPLY
 _SCTP_STATE, _SCTP_TAG_ORIG, _SCTP_TAG_REPLY = 1, 2, 3
 _NAT_V4_MIN, _NAT_V4_MAX, _NAT_PROTO, _NAT_V6_MIN, _NAT_V6_MAX = 1, 2, 3, 4, 5
 _NAT_PORT_MIN, _NAT_PORT_MAX = 1, 2
-_FILTER_ORIG, _FILTER_REPLY = 1, 2
-_FILTER_SRC, _FILTER_DST = 1 << 0, 1 << 1
 _NESTED = 0x8000
 _CONFIRMED = 1 << 3  # IPS_CONFIRMED: what is made by hand is in the table at once
 _HEADER = struct.Struct("=BBH")
 _KNOWN_FLAGS = 0x0F
-
-
-def flow_query(address: IPAddress, role: Role) -> bytes:
-    """A dump of the entries in which an address plays a role; the kernel selects them.
-
-    A kernel before 5.8 does not know the filter and dumps everything: look at what comes.
-    """
-    reply, destination = role == "reply source", role == "original destination"
-    kind = {4: (_IP_V4_SRC, _IP_V4_DST), 6: (_IP_V6_SRC, _IP_V6_DST)}[address.version][destination]
-    wanted = _nest(_TUPLE_IP, attribute(kind, address.packed))
-    flags = struct.pack("=I", _FILTER_DST if destination else _FILTER_SRC)
-    return (
-        _header(address)
-        + _nest(_TUPLE_REPLY if reply else _TUPLE_ORIG, wanted)
-        + _nest(_FILTER, attribute(_FILTER_REPLY if reply else _FILTER_ORIG, flags))
-    )
 
 
 def every_flow() -> bytes:
@@ -98,12 +74,12 @@ def flow_creation(flow: Flow) -> bytes:
 
 def flow_update(flow: Flow) -> bytes:
     """An entry's status, state and time left. What it rewrites cannot be changed."""
-    return _header(flow.original.source) + _tuple(_TUPLE_ORIG, flow.original) + _changeable(flow)
+    return flow_name(flow.original) + _changeable(flow)
 
 
-def flow_deletion(flow: Flow) -> bytes:
-    """The removal of one entry."""
-    return _header(flow.original.source) + _tuple(_TUPLE_ORIG, flow.original)
+def flow_name(original: FlowTuple) -> bytes:
+    """The one entry that began so: to ask for it, or to remove it."""
+    return _header(original.source) + _tuple(_TUPLE_ORIG, original)
 
 
 def parse_flow(body: memoryview) -> Flow | None:
@@ -221,7 +197,7 @@ def _parse_tuple(value: memoryview) -> FlowTuple | None:
     protocol = attributes(found.get(_TUPLE_PROTO, memoryview(b"")), 0)
     number = _number(protocol.get(_PROTO_NUM))
     pair = _parse_addresses(addresses)
-    if pair is None or number not in TRACKED:
+    if pair is None or number not in TRACKED or _TUPLE_ZONE in found:
         return None
     if number in ICMPS:
         ident, kind, code = (

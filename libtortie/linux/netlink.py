@@ -152,7 +152,10 @@ class NetlinkKernel:
         mark = None if dst is None else route_wire.route_mark(dst)
         try:
             answers = self._space.channel.dump(
-                RTM_GETROUTE, body, f"IPv{version} routes of table {table}", wanted=mark
+                RTM_GETROUTE,
+                body,
+                f"IPv{version} routes of table {table}",
+                wanted=() if mark is None else (mark,),
             )
         except Refused as error:
             if error.code in (errno.ENOENT, errno.ENODEV):  # no such table; the link just went

@@ -93,7 +93,7 @@ def ask(channel: Channel) -> None:
     channel.request(RTM_NEWROUTE, 0, b"", "change something")
 
 
-def read(channel: Channel, wanted: bytes | None = None) -> list[bytes]:
+def read(channel: Channel, *wanted: bytes) -> list[bytes]:
     found = channel.dump(26, b"", "read something", wanted=wanted)
     return [bytes(body) for _, body in found]
 

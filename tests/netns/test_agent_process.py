@@ -310,6 +310,10 @@ def test_bird_is_started_and_outlives_the_agent(tmp_path: Path) -> None:
         node.attach("web", vm=False)
         first = pid_of(pid_file)
         until("BIRD goes first", lambda: os.getpriority(os.PRIO_PROCESS, first) == NICE)
+        group = Path(f"/proc/{first}/autogroup")  # there where the kernel makes such groups
+        until(
+            "so does its session", lambda: not group.exists() or f"nice {NICE}" in group.read_text()
+        )
         assert node.stop() == 0
         assert birdc(control).startswith("0001 ")
         node.start()

@@ -8,22 +8,17 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
 
 from felix_shim.drivers.conntrack import Copy, Outcome, forget, portable
 from felix_shim.flow_codec import decode_flow, encode_flow
-from libtortie.linux import conntrack
 from libtortie.linux.flows import (
-    SCTP,
     TCP,
     Flow,
     FlowTuple,
-    SctpTracking,
     Status,
-    TcpFlag,
     TcpState,
     TcpTracking,
 )
@@ -214,52 +209,6 @@ def test_a_vm_that_comes_back_finds_its_newer_entries(nodes: TwoNodes) -> None:
         nodes.move()
         far.sendall(b"answer first")
         assert vm.recv(64) == b"answer first"
-
-
-@FAMILIES
-@pytest.mark.parametrize("at_once", [0, 300])
-def test_entries_are_read_as_they_were_made(
-    nodes: TwoNodes, version: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether there are few, which are read all at once, or many, of which the kernel selects."""
-    monkeypatch.setattr(conntrack, "_ENTRIES_PER_READING", at_once)
-    table = nodes.table(nodes.target)
-    assert table.flows([ip_address(VM[version])]) == ()
-    bystander = FlowTuple(ip_address("192.0.2.1"), ip_address("192.0.2.2"), TCP, 1, 2)
-    assert table.create(Flow(bystander, bystander.inverse(), 5000))
-    vm, far, other = (ip_address(one[version]) for one in (VM, FAR, SERVICE))
-    seen = Status.SEEN_REPLY | Status.ASSURED
-    flags = TcpFlag.WINDOW_SCALE | TcpFlag.SACK_PERM
-    tcp = TcpTracking(TcpState.ESTABLISHED, (7, 9), (flags, flags)).liberal()
-    request, answer = (8 << 8, 0) if version == 4 else (128 << 8, 129 << 8)
-    icmp = 1 if version == 4 else 58
-    first = FlowTuple(vm, other, TCP, 4000, 80)
-    associated = FlowTuple(vm, far, SCTP, 4001, 81)
-    flows = {
-        Flow(first, FlowTuple(far, vm, TCP, 8080, 4000), 5000, seen, tcp, mark=7),
-        Flow(associated, associated.inverse(), 5000, seen, sctp=SctpTracking(4, (17, 18))),
-        Flow(
-            FlowTuple(vm, other, icmp, 99, request),
-            FlowTuple(far, vm, icmp, 99, answer),
-            5000,
-            Status.SEEN_REPLY,
-        ),
-    }
-    for flow in flows:
-        assert table.create(flow)
-        assert not table.create(flow)
-    found = {_without_time(flow) for flow in table.flows([vm])}
-    assert found == {_without_time(flow) for flow in flows}
-    assert forget(table, [vm]) == {vm: len(flows)}
-    assert table.flows([vm]) == ()
-    assert [one.original for one in table.flows([bystander.source])] == [bystander]
-    assert not table.delete(next(iter(flows)))
-    table.close()
-
-
-def _without_time(flow: Flow) -> Flow:
-    assert 5000 - PATIENCE < flow.timeout <= 5000
-    return replace(flow, timeout=0, labels=b"")
 
 
 def test_an_address_given_to_another_starts_without_old_entries(nodes: TwoNodes) -> None:

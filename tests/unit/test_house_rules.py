@@ -21,6 +21,7 @@ OF_THE_KERNEL_OR_OURS = {
     "controllers/page/site.py",
     "felix_shim/state.py",
     "libtortie/datastore/sqlite_file.py",
+    "libtortie/linux/conntrack.py",
     "migration_proxy/tcp_sockets.py",
 }
 """Read what cannot be a pipe: files of the package, and of /proc."""

@@ -17,7 +17,15 @@ from lab.measure import Course, parse_log_line
 from lab.observers import FrameSeen, RouteSeen
 from lab.probes import Gap, Series
 from lab.promises import checks_of
-from lab.report import Act, Check, LogEvent, Observed, row_of
+from lab.report import (
+    Act,
+    Check,
+    LogEvent,
+    Observed,
+    prober_detail,
+    row_of,
+    unanswered_ms,
+)
 from lab.story import STORY
 from lab.stream import StreamReport
 from lab.timeline import moments, render
@@ -379,3 +387,26 @@ def test_a_qemu_guests_pause_lasts_until_its_kernel_is_heard() -> None:
     assert unheard.guest_blackout_ms == 49
     packet = row_of(replace(OBSERVED, seen=(*SEEN, *frames)))
     assert [packet.guest_blackout_ms, packet.qemu_stopped_ms] == [50, None]
+
+
+@pytest.mark.parametrize(
+    ("lost_at", "expected"),
+    [
+        ((), 0),  # all were answered, late
+        ((-40, -5), 0),  # the pause's own
+        ((-5, 2), 1),
+        ((2, 7, 8), 7),
+        ((2, 30), 1),  # of another hole
+    ],
+)
+def test_what_is_answered_late_is_told_from_what_is_never_answered(
+    lost_at: tuple[int, ...], expected: float
+) -> None:
+    """The pause ends at T, the silence 20 ms later."""
+    times = tuple(T + one * MS for one in lost_at)
+    gaps = (Gap(T - 50 * MS, T + 20 * MS), Gap(T + 29 * MS, T + 36 * MS))
+    series = Series(1000, len(times), 0.1, 0.2, gaps, times)
+    pause = Report(T - 50 * MS, T, (), 30.0, 300.0)
+    assert unanswered_ms(series, pause) == expected
+    assert prober_detail(series, pause)["unanswered_ms"] == expected
+    assert unanswered_ms(series, None) == 0
