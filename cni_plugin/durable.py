@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -55,6 +56,17 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
     flush_directory(path.parent)
+
+
+def ensure_file(path: Path, content: bytes, mode: int) -> bool:
+    """Replace a file unless it is that already, which costs no disk a flush; whether it was
+    replaced. Raises as `replace_file`."""
+    with suppress(OSError):
+        found = path.lstat()
+        if found.st_mode == stat.S_IFREG | mode and read_file(path) == content:
+            return False
+    replace_file(path, content, mode)
+    return True
 
 
 def remove_file(path: Path) -> None:

@@ -1,17 +1,17 @@
 """`tortie-node`: start the parts, wire them, wait for a signal or a failure, stop them.
 
 A stop leaves the kernel and BIRD as they are: workloads run on, and so do their routes. The next
-start picks up where this one left off. A failed thread ends the process with status 1.
+start picks up where this one left off. A failed thread ends the process with `CRASHED`, for its
+keeper to start the next at once.
 """
 
 from __future__ import annotations
 
-import gc
-import logging
 import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -44,6 +44,7 @@ from felix_shim.drivers.status_files import StatusFiles
 from felix_shim.drivers.sysctls import NodeSettings, Wires, ensure_gateways
 from felix_shim.events import Event, Instance, Migration
 from felix_shim.inbox import Inbox
+from felix_shim.keeper import CRASHED, REFUSED, Past, keep, spare_collector
 from felix_shim.kube_events import NodeEvents
 from felix_shim.lanes import ThreadLane, at_once
 from felix_shim.model import Endpoint
@@ -74,7 +75,7 @@ from ipam.gc import Means
 from libtortie.complaint import Complaint
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
-from libtortie.jsonlog import JsonLog, LoggingBridge, open_log
+from libtortie.jsonlog import JsonLog, bridge_logging, open_log
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
 from libtortie.linux.netns import Netns
@@ -140,8 +141,15 @@ class Hands:
     is_flag=True,
     help=f"Run this node's migration proxy too (by default with {DEFAULT_PROXY_CONFIG}).",
 )
-def main(path: str, init: bool, proxy: bool) -> None:
+@click.option(
+    "--keeper/--no-keeper",
+    "kept",
+    default=True,
+    help="Stay behind the agent, and start the next at once when it dies (the default).",
+)
+def main(path: str, init: bool, proxy: bool, kept: bool) -> None:
     """The node agent: serves CNI, programs policy and routes, follows live migrations."""
+    past = keep() if kept and not init else Past()  # each agent reads its configuration anew
     try:
         config = load_config(path or DEFAULT_CONFIG, required=bool(path), environ=os.environ)
         if proxy and not config.migration_proxy:
@@ -152,7 +160,7 @@ def main(path: str, init: bool, proxy: bool) -> None:
         log = open_log(config.log_file, config.log_level, config.node, config.log_limits)
     except InvalidInput as error:
         raise click.ClickException(str(error)) from error
-    sys.exit(run(config, log))
+    sys.exit(run(config, log, past))
 
 
 def _init_datastore(config: NodeConfig) -> str:
@@ -164,36 +172,33 @@ def _init_datastore(config: NodeConfig) -> str:
         raise click.ClickException(str(error)) from error
 
 
-def spare_collector() -> None:
-    """Let Python's garbage collector pass over what start-up made, and look less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
-def run(config: NodeConfig, log: JsonLog) -> int:
+def run(config: NodeConfig, log: JsonLog, past: Past) -> int:
     """The process's life; returns its exit status."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     crew = Crew(log)
     monitor = Monitor(config, log, crew)
     set_on(crew.over, signal.SIGTERM, signal.SIGINT, again=crew.hurry)
-    _bridge_logging(log)
+    bridge_logging(log)
     try:
         with ExitStack() as stack:
-            parts = _open_parts(monitor, stack)
+            parts = _open_parts(monitor, stack, past)
             if parts is not None:
                 _live(parts)
     except (TortieError, OSError) as error:
         log.error("agent_failed", reason=f"{type(error).__name__}: {first_line(error)}")
-        return 1
+        return CRASHED if monitor.serving else REFUSED
+    except Exception as error:
+        log.error("agent_failed", reason=repr(error), traceback=traceback.format_exc())
+        return CRASHED
     log.info("agent_stopped", failed=crew.failed)
-    return 1 if crew.failed else 0
+    return CRASHED if crew.failed else 0
 
 
-def _open_parts(monitor: Monitor, stack: ExitStack) -> Parts | None:
+def _open_parts(monitor: Monitor, stack: ExitStack, past: Past) -> Parts | None:
     """Lock, kernel, API client, datastore, the node's start; None when the end came first."""
     config, log, crew = monitor.config, monitor.log, monitor.crew
     stack.enter_context(take_lock(Path(config.run_dir) / "agent.lock"))
+    monitor.telemetry.serve(past.metric())
     monitor.begin()
     kernel = NetlinkKernel()
     stack.callback(kernel.close)
@@ -215,7 +220,7 @@ def _open_parts(monitor: Monitor, stack: ExitStack) -> Parts | None:
     told = {"ip": facts.address, "link": facts.link} if facts.address is not None else {}
     if facts.address6 is not None:
         told |= {"ip6": facts.address6, "link6": facts.link6}
-    log.info("agent_started", **told, kube=kube is not None)
+    log.info("agent_started", **told, kube=kube is not None, **past.fields())
     return Parts(config, start_up, store, kube, kernel, tunnels, log, crew, monitor)
 
 
@@ -480,13 +485,6 @@ def _followers(
         sources.append(KubeSource(parts.kube, Migration, inbox.post, parts.log))
         sources.append(KubeSource(parts.kube, Instance, inbox.post, parts.log))
     return sources
-
-
-def _bridge_logging(log: JsonLog) -> None:
-    """What libraries say through `logging` becomes lines of ours, from warnings on."""
-    root = logging.getLogger()
-    root.handlers[:] = [LoggingBridge(log)]
-    root.setLevel(logging.WARNING)
 
 
 def _now() -> datetime:

@@ -93,6 +93,11 @@ class Monitor:
         """CNI requests are answered from now on."""
         self._cni = cni
 
+    @property
+    def serving(self) -> bool:
+        """Whether CNI requests have ever been answered."""
+        return self._cni is not None
+
     def live(self) -> Findings:
         """For `/livez`."""
         return health.live(self._vitals())
@@ -105,7 +110,7 @@ class Monitor:
         works, watches = self.watched.failing()
         cni, inbox = self._cni, self._inbox
         return Vitals(
-            serving=cni is not None,
+            serving=self.serving,
             stopping=self.crew.over.is_set(),
             stalled=inbox.call() if inbox is not None and not inbox.closed else 0.0,
             socket=cni.lost() if cni is not None else "",

@@ -16,7 +16,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from pathlib import Path
 from typing import Any
 
-from cni_plugin.durable import replace_file
+from cni_plugin.durable import ensure_file
 from felix_shim.ensure import ensure
 from libtortie.datastore.port import Datastore
 from libtortie.errors import InvalidInput
@@ -217,7 +217,11 @@ def require_same_name(store: Datastore, nodename_file: Path, node: str) -> None:
 
 
 def write_files(nodename_file: Path, node: str, mtu_file: Path, mtu: int) -> None:
-    """Tell the CNI plugin who this node is and what its uplinks carry. Raises OSError."""
+    """Tell the CNI plugin who this node is and what its uplinks carry. Raises OSError.
+
+    A file that says so already is left alone: flushes of a busy disk would keep an agent that
+    follows another from listening.
+    """
     if mtu:
-        replace_file(mtu_file, str(mtu).encode(), 0o644)
-    replace_file(nodename_file, node.encode(), 0o644)
+        ensure_file(mtu_file, str(mtu).encode(), 0o644)
+    ensure_file(nodename_file, node.encode(), 0o644)

@@ -1,25 +1,24 @@
 """`lab bench`: how long the network adds to a guest's own pause, and what the sign is worth.
 
 Ours is the migration as it is, of the packet guest and of QEMU's, and with an agent killed at a
-random moment. The peer, in the same run on the same machine, is the same migration of a guest that
-makes no sign (no RARP, no GARP, no packet of its own): the network then learns of the move only
-from KubeVirt's status and the source pod's end, as a network does that does not listen. How long
-KubeVirt's status takes is the lab's choice: `cutover.SETTLE_MS` after the guest's start, and the
-API's watch on top.
+random moment, alone or with its keeper. The peer, in the same run on the same machine, is the same
+migration of a guest that makes no sign (no RARP, no GARP, no packet of its own): the network then
+learns of the move only from KubeVirt's status and the source pod's end, as a network does that does
+not listen. How long KubeVirt's status takes is the lab's choice: `cutover.SETTLE_MS` after the
+guest's start, and the API's watch on top.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab import control, names
+from lab.agents import end_agent, kill_agent
 from lab.bench_rows import EXT, SOURCE, THIRD, Figures, Sort, figures_of, rows_of
 from lab.children import Child
 from lab.cluster import bring_up, make_way, meshed, start_agent, until
@@ -57,10 +56,12 @@ class Numbers:
     moves: int = 0
     """Of a VM about a large cluster, of `fleet` nodes."""
     fleet: int = 0
+    ended: int = 0
+    """Like `killed`, with the agent's keeper."""
 
     def plan(self) -> tuple[Sort, ...]:
         """The packet guest's that is connected, in turns: what the machine does happens to all."""
-        left = {Sort.PACKET: self.packet, Sort.KILLED: self.killed}
+        left = {Sort.PACKET: self.packet, Sort.KILLED: self.killed, Sort.ENDED: self.ended}
         steps = [
             ((number + 0.5) / count, sort)
             for sort, count in left.items()
@@ -71,7 +72,7 @@ class Numbers:
     @property
     def small(self) -> bool:
         """Whether there is anything to do in the small lab."""
-        return any((self.packet, self.silent, self.killed, self.qemu))
+        return any((self.packet, self.silent, self.killed, self.ended, self.qemu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def _one(
     stage: Stage, wish: Wish, here: str, sort: Sort, streams: dict[str, dict[int, Child]]
 ) -> Figures:
     """One migration, measured. Raises `LabError` when it failed."""
-    with _death(stage, (here, wish.target), happens=sort is Sort.KILLED) as killed:
+    with _death(stage, (here, wish.target), sort) as killed:
         observed = measure(
             stage.state,
             stage.topology,
@@ -219,27 +220,28 @@ def _one(
 
 
 @contextmanager
-def _death(stage: Stage, nodes: Sequence[str], *, happens: bool) -> Iterator[Callable[[], str]]:
-    """The agent of one of the nodes is killed at a random moment, and started again at once, as
-    its supervisor does; afterwards every agent serves again."""
+def _death(stage: Stage, nodes: Sequence[str], sort: Sort) -> Iterator[Callable[[], str]]:
+    """The agent of one of the nodes is killed at a random moment, and followed by its keeper's
+    next; or killed with its keeper, and started at once. Afterwards every agent serves again."""
+    if sort not in (Sort.KILLED, Sort.ENDED):
+        yield lambda: ""
+        return
     node, moment = stage.random.choice(nodes), stage.random.uniform(0, LATEST_S)
 
     def work() -> None:
         over.wait(moment)
-        agent = next(one for one in stage.state.ledger.alive() if one.name == f"agent of {node}")
-        with suppress(ProcessLookupError):
-            os.kill(agent.pid, signal.SIGKILL)
-        until(lambda: agent not in stage.state.ledger.alive(), "the agent does not die")
-        start_agent(stage.state, node)
+        if sort is Sort.KILLED:
+            kill_agent(stage.state, node)
+        else:
+            end_agent(stage.state, node)
+            start_agent(stage.state, node)
 
     over = threading.Event()
     thread = threading.Thread(target=work, name="death")
-    if happens:
-        thread.start()
+    thread.start()
     try:
-        yield lambda: f"agent of {node} after {moment:.3f} s" if happens else ""
+        yield lambda: f"{sort}: of {node} after {moment:.3f} s"
     finally:
         over.set()
-        if happens:
-            thread.join()
-            until(lambda: meshed(stage.state, NODES), "not every BGP session is established")
+        thread.join()
+        until(lambda: meshed(stage.state, NODES), "not every BGP session is established")

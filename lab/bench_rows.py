@@ -23,6 +23,8 @@ PLACES = (SOURCE, THIRD, EXT)
 """From where the guest is probed."""
 LOCAL, FIB, LOSS, KILLED = (2.0, 10.0), (10.0, 50.0), (10.0, 50.0), (100.0, 1000.0)
 """What p50 and p99 may be, in ms."""
+ENDED = (100.0, 3000.0)
+"""With the keeper: a new process has to import all of the agent, a second of the processor."""
 
 
 class Sort(StrEnum):
@@ -31,6 +33,7 @@ class Sort(StrEnum):
     PACKET = "packet guest"
     SILENT = "without a sign"
     KILLED = "agent killed"
+    ENDED = "agent and keeper killed"
     QEMU = "QEMU"
 
 
@@ -131,12 +134,13 @@ def rows_of(found: Sequence[Figures], nodes: int) -> tuple[BenchRow, ...]:
         for version, ours in _by_family(by[sort]).items():
             theirs = _by_family(silent).get(version, [])
             rows += _rows(sort.value, version, ours, theirs, nodes)
-    if by[Sort.KILLED] and by[Sort.PACKET]:
-        usual = statistics.median(one.worst_loss for one in by[Sort.PACKET])
-        extra = [max(0.0, one.worst_loss - usual) for one in by[Sort.KILLED]]
-        rows += _pair("agent killed at a random moment: extra loss", extra, (), KILLED)
-        for version, ours in _by_family(by[Sort.KILLED]).items():
-            rows += _connections("agent killed", version, ours)
+    for sort, most in ((Sort.KILLED, KILLED), (Sort.ENDED, ENDED)):
+        if by[sort] and by[Sort.PACKET]:
+            usual = statistics.median(one.worst_loss for one in by[Sort.PACKET])
+            extra = [max(0.0, one.worst_loss - usual) for one in by[sort]]
+            rows += _pair(f"{sort} at a random moment: extra loss", extra, (), most)
+            for version, ours in _by_family(by[sort]).items():
+                rows += _connections(sort.value, version, ours)
     return tuple(rows)
 
 

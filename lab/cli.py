@@ -214,6 +214,7 @@ def demo(
 @click.option("--runs", type=click.IntRange(0, 10_000), default=100, show_default=True)
 @click.option("--silent", type=click.IntRange(0, 1000), default=10, show_default=True)
 @click.option("--killed", type=click.IntRange(0, 1000), default=20, show_default=True)
+@click.option("--ended", type=click.IntRange(0, 1000), default=10, show_default=True)
 @click.option("--qemu", type=click.IntRange(0, 1000), default=5, show_default=True)
 @click.option(
     "--fleet", type=click.IntRange(0, names.MAX_NODES), default=names.MAX_NODES, show_default=True
@@ -224,8 +225,8 @@ def demo(
 @reported
 def bench(state: StateDir, /, out: Path, seed: int, **counts: int) -> None:
     """Measure cut-overs: RUNS of a packet guest, others of one that makes no sign, with an agent
-    KILLED on the way, and of a QEMU guest; then MOVES of a packet guest about a cluster of FLEET
-    nodes with two route reflectors. Exits 1 if a target is missed."""
+    KILLED on the way, or ENDED with its keeper, and of a QEMU guest; then MOVES of a packet guest
+    about a cluster of FLEET nodes with two route reflectors. Exits 1 if a target is missed."""
     numbers = Numbers(
         counts["runs"],
         counts["silent"],
@@ -233,6 +234,7 @@ def bench(state: StateDir, /, out: Path, seed: int, **counts: int) -> None:
         counts["qemu"],
         counts["moves"],
         counts["fleet"],
+        counts["ended"],
     )
     if not (numbers.small or numbers.fleet):
         raise click.UsageError("nothing to measure")

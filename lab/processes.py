@@ -54,6 +54,16 @@ def parse_stat(text: str) -> Recorded | None:
     return Recorded(int(pid), int(fields[19]), name)
 
 
+def children(pid: int) -> tuple[Recorded, ...]:
+    """Whose parent a process is; none where it has ended."""
+    try:
+        pids = (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
+        texts = [(PROC / one / "stat").read_text() for one in pids]
+    except OSError:
+        return ()
+    return tuple(one for one in map(parse_stat, texts) if one is not None)
+
+
 class Ledger:
     """The file that names every process started, one per line: pid, start time, name."""
 

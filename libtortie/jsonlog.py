@@ -130,6 +130,13 @@ class LoggingBridge(logging.Handler):
         tell("library", **fields)
 
 
+def bridge_logging(log: Log) -> None:
+    """What libraries say through `logging` becomes lines of ours, from warnings on."""
+    root = logging.getLogger()
+    root.handlers[:] = [LoggingBridge(log)]
+    root.setLevel(logging.WARNING)
+
+
 class NullLog:
     """Says nothing."""
 

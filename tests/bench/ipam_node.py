@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from felix_shim.agent import SWITCH_INTERVAL, spare_collector
+from felix_shim.agent import SWITCH_INTERVAL
+from felix_shim.keeper import spare_collector
 from ipam.client import AddressRequest, IPAMClient
 from ipam.ownership import pod_owner
 from libtortie.datastore.etcd import EtcdDatastore

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from lab import control, names, seed
+from lab.agents import end_agent, kill_agent
 from lab.children import Child
 from lab.cluster import start_agent, until
 from lab.cni_runtime import load_network
@@ -28,7 +27,7 @@ from lab.measure import (
     start_streams,
 )
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
-from lab.processes import Recorded, lab_namespaces
+from lab.processes import lab_namespaces
 from lab.promises import checks_of
 from lab.report import Row, row_of
 from lab.state import StateDir
@@ -201,9 +200,11 @@ def routed(address: str, wanted: dict[str, list[int]]) -> bool:
     return everywhere(address) == wanted
 
 
+@pytest.mark.parametrize("kept", [True, False])
 def test_an_agent_killed_after_the_sign_comes_back_into_the_same_state(
-    lab: Lab, client: str, vm: str
+    lab: Lab, client: str, vm: str, kept: bool
 ) -> None:
+    """Its keeper starts the next; or dies with it, and a supervisor starts both."""
     addresses = guest_ips(control.get(LabVMI, vm)).values()
 
     def settled(node: str, wanted: list[int]) -> bool:
@@ -213,8 +214,9 @@ def test_an_agent_killed_after_the_sign_comes_back_into_the_same_state(
         with convergence(lab, "node2", FOR_EVER):
             job = control.create_migration(vm, "node2")
             until(lambda: settled("node2", [512]), "the routes were not raised")
-            _kill_agent(lab, "node2")
-        start_agent(lab.state, "node2")
+            (kill_agent if kept else end_agent)(lab.state, "node2")
+        if not kept:
+            start_agent(lab.state, "node2")
         assert control.await_migration(job.metadata.name, print).status.phase == "Succeeded"
         until(lambda: settled("node2", [1024]), "the routes did not revert")
         until(lambda: settled("node1", []), "the source's routes are left")
@@ -228,7 +230,7 @@ def test_an_agent_that_sleeps_through_the_sign_moves_the_route_when_it_wakes(
     address = guest_ip(control.get(LabVMI, vm))
     job = control.create_migration(vm, "node2", {names.ANNOTATION_HOLD: "TargetReady"})
     until(lambda: _job_phase(job) == "TargetReady", "the target is not ready")
-    _kill_agent(lab, "node2")
+    end_agent(lab.state, "node2")
     let_go = {"metadata": {"annotations": {names.ANNOTATION_HOLD: None}}}
     control.with_client(
         lambda api: api.patch(LabMigration, job.metadata.name, control.NAMESPACE, let_go)
@@ -242,16 +244,6 @@ def test_an_agent_that_sleeps_through_the_sign_moves_the_route_when_it_wakes(
 
 def _job_phase(job: LabMigration) -> str:
     return control.get(LabMigration, job.metadata.name).status.phase
-
-
-def _agent(lab: Lab, node: str) -> Recorded:
-    return next(one for one in lab.state.ledger.alive() if one.name == f"agent of {node}")
-
-
-def _kill_agent(lab: Lab, node: str) -> None:
-    agent = _agent(lab, node)
-    os.kill(agent.pid, signal.SIGKILL)
-    until(lambda: agent not in lab.state.ledger.alive(), "the agent does not die")
 
 
 def test_a_guest_that_makes_no_sign_arrives_all_the_same_and_the_report_says_late(
@@ -481,7 +473,7 @@ def test_the_nodes_conflist_is_the_shipped_one_with_the_labs_keys(lab: Lab) -> N
 def test_an_agent_that_is_killed_and_started_again_keeps_the_vm_reachable(
     lab: Lab, client: str, vm: str
 ) -> None:
-    _kill_agent(lab, "node1")
+    end_agent(lab.state, "node1")
     address = guest_ip(control.get(LabVMI, vm))
     await_echo(address, client)
     start_agent(lab.state, "node1")

@@ -8,8 +8,6 @@ node to node; meanwhile an agent is killed, at a moment that is told by what has
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -20,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from lab import control, names
+from lab.agents import end_agent, kill_agent
 from lab.certificates import certify, node_files
 from lab.cluster import start_agent, until
 from lab.datastore import with_store
@@ -157,16 +156,12 @@ class Scene:
         assert any(pod in place for place in heard), f"no ear in {pod}, only in {heard}"
 
     def restart_agent(self, node: str) -> None:
-        """Kill it; and start it again, as a supervisor does."""
-        self.kill_agent(node)
-        start_agent(self.lab.state, node)
+        """Kill it; its keeper starts the next."""
+        kill_agent(self.lab.state, node)
 
-    def kill_agent(self, node: str) -> None:
-        """With no word of warning."""
-        alive = self.lab.state.ledger.alive
-        (agent,) = [one for one in alive() if one.name == f"agent of {node}"]
-        os.kill(agent.pid, signal.SIGKILL)
-        until(lambda: agent not in alive(), "the agent does not die")
+    def end_agent(self, node: str) -> None:
+        """Kill it and its keeper, with no word of warning."""
+        end_agent(self.lab.state, node)
 
 
 def _phase(job: LabMigration) -> str:
@@ -268,7 +263,7 @@ def test_flows_go_on_and_nothing_denied_arrives(scene: Scene) -> None:
 
 def held(scene: Scene, job: LabMigration, node: str) -> None:
     """While the target waits for the guest; which then comes before the agent is back."""
-    scene.kill_agent(node)
+    scene.end_agent(node)
     let_go(job)
     start_agent(scene.lab.state, node)
 
@@ -326,7 +321,7 @@ def test_a_node_without_a_certificate_says_so_once_and_the_vm_moves_all_the_same
     scene.vm.busy.clear()
     scene.look_from_here()
     target = next(one.name for one in scene.lab.topology.nodes if one.name != scene.node)
-    scene.kill_agent(target)
+    scene.end_agent(target)
     for path in node_files(scene.lab.state, target).iterdir():
         path.unlink()
     start_agent(scene.lab.state, target)

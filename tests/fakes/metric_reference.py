@@ -19,6 +19,7 @@ from felix_shim.courtesy import Courtesy
 from felix_shim.gate import Gate
 from felix_shim.hand_over import HandOver
 from felix_shim.inbox import Inbox
+from felix_shim.keeper import Past
 from felix_shim.monitor import gauges
 from felix_shim.nat_moves import NatMoves
 from felix_shim.owners import OwnerKeeper
@@ -51,6 +52,7 @@ def of_agent() -> tuple[Metric, ...]:
         KubeconfigKeeper(Path("/none"), NOBODY, NullLog()).metric(),
         *Courtesy().metrics(),
         *NatMoves(NullLog(), NOBODY).metrics(),
+        Past().metric(),
     )
 
 

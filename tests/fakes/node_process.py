@@ -77,6 +77,8 @@ class NodeProcess:
         self.agent: subprocess.Popen[bytes] | None = None
         self.vmi_uid = ""
         self.module = "felix_shim.agent"
+        self.kept = False
+        """Whether the agent has its keeper, which then is `agent` here; else none follows it."""
         database = config.setdefault("sqlite_path", str(root / "tortie.db"))
         self.config = {
             "nodename": NODE,
@@ -142,6 +144,8 @@ class NodeProcess:
         path.write_text(yaml.safe_dump(self.config))
         served = len(self.lines("cni_serving"))
         command = [sys.executable, "-m", self.module, "--config", str(path)]
+        if self.module.endswith("agent") and not self.kept:
+            command.append("--no-keeper")
         agent = self.agent = self.spawn(command, "stderr.log")
 
         def serves() -> bool:

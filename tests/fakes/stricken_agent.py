@@ -1,7 +1,8 @@
 """An agent that can be struck: as long as a file is there, one of its parts does not do its work.
 
 Run as `python -m tests.fakes.stricken_agent`, as the agent is; `STRICKEN` names the directory. The
-file `stall` stops the reconciler's thread; `watch` makes each watch of the API fail.
+file `stall` stops the reconciler's thread; `watch` makes each watch of the API fail. `fault` is for
+one time: the reconciler's thread fails.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ def strike() -> None:
     def stalled(self: Reconciler, *, wait: bool) -> bool:
         while (DIRECTORY / "stall").exists():
             time.sleep(0.01)
+        if (DIRECTORY / "fault").exists():
+            (DIRECTORY / "fault").unlink()
+            raise RuntimeError("a fault of its own")
         return turn(self, wait=wait)
 
     def broken(self: HttpKubeClient, *args: Any, **options: Any) -> Iterator[Any]:

@@ -60,6 +60,12 @@ class Host(SystemdHost):
         self.systemctl("kill", "--signal=KILL", "--kill-who=main", "tortie-node")
         self.await_agent(before)
 
+    def kill_itself(self) -> None:
+        """kill -9 of the agent alone: the unit's main process is its keeper."""
+        before = self.serves()
+        self.run("bash", "-c", "kill -9 $(cat /run/tortie/agent.lock)")
+        self.await_agent(before)
+
     def bird(self) -> int:
         """Its pid, once it answers."""
 
@@ -112,10 +118,12 @@ def test_agent_and_bird_in_units_of_their_own(host: Host) -> None:
     assert address in inside
     route = host.run("ip", "route", "show", address)
     assert "cali" in route
-    for how in (host.restart, host.kill):
+    for how in (host.kill_itself, host.restart, host.kill_itself, host.kill):
         how()
         assert host.bird() == bird, how
         assert host.run("ip", "route", "show", address) == route, how
+    assert host.show("tortie-node", "NRestarts") == "1", "that of the keeper's death"
+    host.kill_itself()
     host.systemctl("stop", "tortie-node")
     assert host.show("tortie-node", "Result") == "success"
     assert host.bird() == bird, "it outlives an agent that is stopped"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
@@ -345,3 +346,36 @@ def test_files_are_bare_and_readable_whatever_the_umask(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (name, mtu)} == {0o644}
     write_files(name, "node-1", mtu, 0)
     assert mtu.read_bytes() == b"1450", "unknown is no reason to forget"
+
+
+def test_files_that_say_so_already_are_left_alone(tmp_path: Path) -> None:
+    name, mtu = tmp_path / "nodename", tmp_path / "mtu"
+
+    def which() -> list[tuple[int, int]]:
+        found = [path.lstat() for path in (name, mtu)]
+        return [(one.st_ino, one.st_mtime_ns) for one in found]
+
+    write_files(name, "node-1", mtu, 1450)
+    before = which()
+    write_files(name, "node-1", mtu, 1450)
+    assert which() == before
+
+
+@pytest.mark.parametrize("spoil", ["content", "mode", "link"])
+def test_files_that_do_not_say_so_are_replaced(tmp_path: Path, spoil: str) -> None:
+    name, mtu = tmp_path / "nodename", tmp_path / "mtu"
+    other = tmp_path / "other"
+    other.write_text("node-1")
+    other.chmod(0o644)
+    write_files(name, "node-1", mtu, 1450)
+    if spoil == "content":
+        name.write_text("node-2")
+    elif spoil == "mode":
+        name.chmod(0o600)
+    else:
+        name.unlink()
+        name.symlink_to(other)
+    write_files(name, "node-1", mtu, 1450)
+    assert name.read_text() == "node-1"
+    assert name.lstat().st_mode == stat.S_IFREG | 0o644
+    assert other.exists()

@@ -120,6 +120,10 @@ def test_an_agents_death_costs_what_is_more_than_usual() -> None:
     worse = replace(killed, loss_ms={**GOOD.loss_ms, THIRD: 103.1})
     assert not row(what, GOOD, worse).met
     assert row(what, GOOD, replace(killed, loss_ms={})).ours == NEVER_MS - 3
+    ended = replace(killed, sort=Sort.ENDED.value, loss_ms={**GOOD.loss_ms, THIRD: 2403.0})
+    what = "agent and keeper killed at a random moment: extra loss, p99"
+    assert row(what, GOOD, killed, ended).ours == 2400
+    assert row(what, GOOD, killed, ended).met
 
 
 def test_qemus_migrations_have_rows_of_their_own() -> None:
@@ -135,7 +139,8 @@ def test_the_worst_of_99_in_100() -> None:
 
 
 def test_sorts_take_turns() -> None:
-    plan = Numbers(8, 3, 2, 5).plan()
-    assert [plan.count(sort) for sort in Sort] == [8, 0, 2, 0]
-    assert Sort.KILLED in plan[:5]
-    assert Sort.KILLED in plan[5:]
+    plan = Numbers(8, 3, 2, 5, ended=2).plan()
+    assert [plan.count(sort) for sort in Sort] == [8, 0, 2, 2, 0]
+    for sort in (Sort.KILLED, Sort.ENDED):
+        assert sort in plan[:6]
+        assert sort in plan[6:]

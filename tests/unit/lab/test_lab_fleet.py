@@ -89,6 +89,7 @@ def test_the_rows_are_of_the_last_fib_of_each_move(last: list[float], met: list[
 def test_a_bench_of_the_fleet_alone_starts_no_small_lab() -> None:
     assert not Numbers(0, 0, 0, 0, 30, 100).small
     assert Numbers(0, 0, 0, 1).small
+    assert Numbers(0, 0, 0, 0, ended=1).small
 
 
 def test_who_watches_tells_later_and_loses_nothing() -> None:

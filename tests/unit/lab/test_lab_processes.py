@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from lab.cli import main
 from lab.cluster import meshed, sessions_of, until
 from lab.names import lab_nodes
-from lab.processes import Ledger, Recorded, is_same, start_time
+from lab.processes import Ledger, Recorded, children, is_same, start_time
 from lab.state import CHECKOUT, LabRecord, StateDir, active_root, lab_lock, refuse_foreign
 from lab.teardown import tear_down
 from lab.tools import LabError, run
@@ -30,6 +30,17 @@ def test_a_pid_alone_is_not_a_process() -> None:
 
 def test_a_pid_without_process_has_no_start() -> None:
     assert start_time(2**22 + 1) is None
+
+
+def test_children_of_a_process_and_of_none() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        try:
+            assert child.pid in [one.pid for one in children(os.getpid()) if is_same(one)]
+            assert children(child.pid) == ()
+        finally:
+            child.kill()
+    assert child.pid not in [one.pid for one in children(os.getpid())]
+    assert children(2**22 + 1) == ()
 
 
 def test_ledger_names_the_living(tmp_path: Path) -> None:
