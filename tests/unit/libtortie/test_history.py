@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from libtortie.datastore.history_codec import facts_from_wire
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore, Record, Value
 from libtortie.errors import Malformed, Unavailable
@@ -129,6 +130,15 @@ def test_a_record_that_cannot_be_read_is_named_and_hides_nothing() -> None:
     assert [one.what for one in found.facts] == [What.GRANTED]
     (text,) = found.unreadable
     assert text == "/tortie/v1/history/vm/0000000000001-0123456789ab: facts: not a list"
+
+
+def test_a_kind_of_facts_that_a_newer_program_knows_hides_no_others() -> None:
+    newer = {"at": "2026-08-22T13:30:00Z", "what": "of-a-newer-agent"}
+    assert facts_from_wire("here", {"facts": [newer, to_wire(fact())]}) == Facts((fact(),))
+    with pytest.raises(Malformed, match="only such as a newer version knows"):
+        facts_from_wire("here", {"facts": [newer]})
+    with pytest.raises(Malformed, match=r"facts\[0\]"):
+        facts_from_wire("here", {"facts": [{"at": newer["at"]}, to_wire(fact())]})
 
 
 def test_repeating_what_was_kept_changes_nothing() -> None:
