@@ -137,7 +137,13 @@ def owner(pod: str, node: str, *, migration: str = "") -> dict[str, str]:
 
 def facts() -> tuple[Fact, ...]:
     """Of each kind, and each step of a migration."""
-    whose = {"addresses": (V4,), "namespace": "shop", "vm": "db", "pod": "db-b", "node": "n2"}
+    whose: dict[str, Any] = {
+        "addresses": (V4,),
+        "namespace": "shop",
+        "vm": "db",
+        "pod": "db-b",
+        "node": "n2",
+    }
     kinds = [Fact(NOW, what, "n2", HANDLE, before="db-a", **whose) for what in What]
     steps = [
         Fact(

@@ -25,11 +25,12 @@ from felix_shim.state import decode as decode_state
 from ipam.client import AddressRequest, IPAMClient
 from libtortie.datastore.codec import decode as decode_value
 from libtortie.datastore.sqlite import SqliteDatastore
-from libtortie.history import history, migrations
+from libtortie.history import history
 from libtortie.history_spool import read_facts
 from libtortie.kube.policies import KubeNetworkPolicy
 from libtortie.model.keys import Blocks, Handles, Kind, Resources, parse_path
 from libtortie.model.resources import WorkloadEndpoint
+from libtortie.past_migrations import migrations
 from tests.fakes.agent_world import RecordingLog
 from tests.fakes.release_words import (
     BOOT,

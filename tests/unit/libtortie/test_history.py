@@ -22,7 +22,6 @@ from libtortie.history import (
     Direct,
     history,
     keep,
-    migrations,
     outdated,
     prune,
     pruned,
@@ -33,6 +32,7 @@ from libtortie.history import (
 from libtortie.history_spool import Spool, read_facts
 from libtortie.model.history import Fact, Facts, Lane, Step, What, from_wire, to_wire
 from libtortie.model.keys import History, HistoryKey, Key
+from libtortie.past_migrations import migrations
 
 NOW = datetime(2026, 8, 22, 13, 30, 0, 125000, tzinfo=UTC)
 ADDRESS = ip_address("10.65.0.7")
@@ -351,6 +351,39 @@ def test_how_a_migration_ends() -> None:
     assert migrations(MOVE[:3])[0].outcome == "running"
     assert migrations([*MOVE[:2], step(Step.LEFT, 4)])[0].outcome == "lost"
     assert migrations([*MOVE[:2], step(Step.REFUSED, 4)])[0].outcome == "refused"
+
+
+def chain(hours: float) -> list[Fact]:
+    """From n1 to n2 and, a minute later, on to n3, whose clock is so wrong."""
+    details = {"source": "n2", "migration_uid": "m2"}
+    to_n3: dict[str, Any] = {"pod": "l-c", "node": "n3", "before": "l-b", "details": details}
+    return [
+        *MOVE,
+        fact(What.TARGETED, after=60 + 3600 * hours, **to_n3),
+        fact(What.PROMOTED, after=63 + 3600 * hours, **to_n3),
+    ]
+
+
+@pytest.mark.parametrize("hours", [0, 1, -1])
+def test_migrations_of_a_vm_are_in_the_order_of_its_pods(hours: float) -> None:
+    newest, oldest = migrations(chain(hours))
+    assert (newest.migration_uid, oldest.migration_uid) == ("m2", "m1")
+    apart = 3540 if hours < 0 else 0
+    assert (round(newest.apart.total_seconds()), oldest.apart) == (apart, timedelta(0))
+
+
+def test_pods_that_follow_each_other_in_a_circle_end_nothing() -> None:
+    circle = [
+        fact(What.TARGETED, pod=pod, before=before, details={"migration_uid": uid})
+        for pod, before, uid in (("a", "b", "m1"), ("b", "a", "m2"), ("c", "c", "m3"))
+    ]
+    assert {one.migration_uid for one in migrations(circle)} == {"m1", "m2", "m3"}
+
+
+def test_a_vm_that_moved_on_had_come() -> None:
+    assert migrations([*MOVE, step(Step.LEFT, 99)])[0].outcome == "settled"
+    assert migrations([*MOVE, step(Step.LEFT, 99)])[0].ended == NOW + timedelta(seconds=33)
+    assert migrations([*MOVE[:5], step(Step.LEFT, 4)])[0].outcome == "settled"
 
 
 def test_the_networks_downtime_is_what_the_first_arrival_took() -> None:
