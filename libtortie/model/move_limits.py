@@ -69,7 +69,7 @@ def layers_of(felixes: Mapping[str, FelixConfiguration], nodes: Iterable[str]) -
     """Each different one of some nodes', by name; of no node that is known: all there are."""
     default = [felixes["default"]] if "default" in felixes else []
     names = {f"node.{node}" for node in nodes} or {*felixes} - {"default"} or {""}
-    own = [[*default, felixes[name]] for name in sorted(names & felixes.keys())]
+    own: list[Layers] = [[*default, felixes[name]] for name in sorted(names & felixes.keys())]
     return own if names <= felixes.keys() else [default, *own]
 
 
