@@ -35,7 +35,7 @@ from lab.nodes import (
 )
 from lab.processes import lab_namespaces, spawn
 from lab.state import LabRecord, StateDir, active_state
-from lab.teardown import is_alive, tear_down
+from lab.teardown import is_alive, remove_namespaces, tear_down
 from lab.tools import LabError, missing_tools, run
 from lab.topology import Topology, apply_topology, plan_topology
 from lab.tor import render_tor, session
@@ -112,9 +112,7 @@ def make_way(state: StateDir) -> None:
     missing = missing_tools()
     if missing:
         raise LabError(f"missing system tools: {', '.join(missing)}; run `make setup` as root")
-    for known in (active_state(), state):
-        if known is not None and known.record_file.exists() and not is_alive(known):
-            _bury(known)
+    bury_dead(state)
     active = active_state()
     if active is not None and active.root != state.root:
         way = f"`lab --state-dir {active.root} down`"
@@ -123,6 +121,18 @@ def make_way(state: StateDir) -> None:
     if present or state.record_file.exists():
         seen = f" ({', '.join(present[:3])} …)" if present else f" ({state.record_file})"
         raise LabError(f"a lab is up already{seen}; end it with `lab down`")
+
+
+def bury_dead(state: StateDir) -> None:
+    """Remove what a lab left that has no process any more, be it in `state` or elsewhere.
+
+    Raises `LabError` where that is more than a lab makes. The caller holds the lab lock.
+    """
+    for known in (active_state(), state):
+        if known is not None and known.record_file.exists() and not is_alive(known):
+            _bury(known)
+    if active_state() is None and not is_alive(state):
+        remove_namespaces()  # its directory was removed by somebody else
 
 
 def _bury(dead: StateDir) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.processes import kill_all, lab_namespaces
+from lab.processes import in_namespaces, kill_all, lab_namespaces, namespace_inodes
 from lab.state import ACTIVE, StateDir, active_root
 from lab.tools import LabError, run
 
@@ -38,9 +38,7 @@ def tear_down(state: StateDir) -> Removed:
         raise LabError(f"the lab that is up is in {active}; to end it, give --state-dir {active}")
     made_dirs = _made_dirs(state)
     killed = kill_all(state.ledger)
-    namespaces = lab_namespaces()
-    for name in namespaces:
-        run(["ip", "netns", "del", name])
+    namespaces = remove_namespaces()
     for mount in reversed(mounts_under(state.root)):
         run(["umount", "-l", mount])
     for path in reversed(made_dirs):
@@ -57,26 +55,33 @@ def tear_down(state: StateDir) -> Removed:
     return Removed(len(killed), len(namespaces))
 
 
+def remove_namespaces() -> tuple[str, ...]:
+    """Remove every `tlab-*` namespace, none of which has a process; returns their names."""
+    namespaces = lab_namespaces()
+    for name in namespaces:
+        run(["ip", "netns", "del", name])
+    return namespaces
+
+
 def _is_there(root: Path) -> bool:
-    """Whether anything of the lab that was last started, in this directory, is left."""
-    return StateDir(root).record_file.exists() or bool(lab_namespaces())
+    """Whether the lab that was last started, in this directory, is recorded or lives."""
+    return StateDir(root).record_file.exists() or is_alive(StateDir(root))
 
 
 def is_alive(state: StateDir) -> bool:
-    """Whether a lab has more than files: they alone outlive a reboot, or a kill at the start."""
-    return bool(_running(state))
+    """Whether a process of a lab is left: in its namespaces, or one that it recorded.
+
+    Files outlive a reboot; namespaces and mounts outlive whoever has ended all its processes.
+    """
+    return bool(state.ledger.alive() or in_namespaces(namespace_inodes(lab_namespaces())))
 
 
 def leftovers(state: StateDir) -> tuple[str, ...]:
     """Everything of a lab that is on this machine, in words; empty after a clean `lab down`."""
-    return (*_running(state), *map(str, state.entries()))
-
-
-def _running(state: StateDir) -> list[str]:
     found = [f"namespace {name}" for name in lab_namespaces()]
     found += [f"mount {mount}" for mount in mounts_under(state.root)]
     found += [f"process {one.pid} ({one.name})" for one in state.ledger.alive()]
-    return found
+    return (*found, *map(str, state.entries()))
 
 
 def mounts_under(root: Path) -> tuple[str, ...]:

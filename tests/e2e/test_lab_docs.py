@@ -17,7 +17,7 @@ from lab.cluster import until
 from lab.objects import LabVMI
 from lab.state import StateDir
 from tests.fakes.doc_pages import PAGES, ROOT, Block, blocks, commands
-from tests.fakes.running_lab import BUSY, BUSY_DEADLINE_S, assert_gone, launchers, when_free
+from tests.fakes.running_lab import BUSY, Patience, assert_gone, launchers, when_free
 
 pytestmark = pytest.mark.root
 
@@ -85,7 +85,7 @@ class Reader:
 
     def type(self, line: str) -> str:
         """One line, to its end; it must succeed."""
-        end = time.monotonic() + BUSY_DEADLINE_S
+        patience = Patience()
         while True:
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", line],
@@ -97,11 +97,10 @@ class Reader:
                 check=False,
             )
             text = done.stdout + done.stderr
-            busy = any(one in text for one in BUSY) and time.monotonic() < end
-            if not (done.returncode and busy):
-                assert done.returncode == 0, f"{line}\n{text}"
+            if not done.returncode:
                 return text
-            time.sleep(2)
+            assert any(one in text for one in BUSY), f"{line}\n{text}"
+            patience.wait(text)
 
 
 @pytest.fixture

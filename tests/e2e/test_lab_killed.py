@@ -5,20 +5,23 @@ Each case waits until no other lab is up, starts its own and ends only that one.
 
 from __future__ import annotations
 
-import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lab.processes import is_same, lab_namespaces
+from lab import names
+from lab.cluster import bury_dead
+from lab.processes import is_same, kill_all, lab_namespaces
 from lab.state import NODE_MOUNTS, StateDir, active_state, lab_lock
+from lab.teardown import mounts_under
 from tests.fakes.running_lab import (
     BUSY_DEADLINE_S,
+    Patience,
     assert_gone,
     run_cli,
     start_when_free,
@@ -48,6 +51,7 @@ def wait_for(
 def mount_points() -> set[str] | None:
     """Directories nodes mount over that the machine has without a lab; None while one is up."""
     with lab_lock(patience_s=BUSY_DEADLINE_S):
+        bury_dead(StateDir(names.DEFAULT_STATE_DIR))
         up = active_state() is not None or lab_namespaces()
         return None if up else {place for place in NODE_MOUNTS if Path(place).exists()}
 
@@ -55,10 +59,9 @@ def mount_points() -> set[str] | None:
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[StateDir]:
     """A place for a lab; afterwards it is gone, and no mount point was added."""
-    end = time.monotonic() + BUSY_DEADLINE_S
+    patience = Patience()
     while (before := mount_points()) is None:
-        assert time.monotonic() < end, "another lab is up"
-        time.sleep(2)
+        patience.wait("it is up, or namespaces of it are left")
     found = StateDir(tmp_path / "state")
     try:
         yield found
@@ -88,14 +91,41 @@ def test_lab_down_removes_what_a_killed_lab_up_left(state: StateDir, moment: str
 
 
 def test_lab_down_removes_a_lab_whose_processes_were_killed(state: StateDir) -> None:
+    kill_a_lab(state)
+    when_free(state, "down")
+
+
+def kill_a_lab(state: StateDir) -> None:
+    """Start one, and end all its processes at once, its guest's too."""
     when_free(state, "up")
     run_cli(state, "vm", "create", "doomed")
     victims = state.ledger.alive()
     assert len(victims) >= 6
-    for victim in victims:
-        with suppress(ProcessLookupError):  # it may have ended with another
-            os.kill(victim.pid, signal.SIGKILL)
-    when_free(state, "down")
+    assert kill_all(state.ledger)
+    assert lab_namespaces()
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_lab_whose_processes_were_killed_is_in_nobodys_way(
+    state: StateDir, tmp_path: Path, forgotten: bool
+) -> None:
+    """The kernel kept what it has of it; somebody may even have emptied its directory."""
+    kill_a_lab(state)
+    made = state.read().made_dirs
+    if forgotten:
+        for mount in reversed(mounts_under(state.root)):
+            subprocess.run(["umount", "-l", mount], check=True)
+        shutil.rmtree(state.root)
+    other = StateDir(tmp_path / "next")
+    when_free(other, "up", "--nodes", "1")
+    try:
+        assert "node1" in run_cli(other, "status")
+        assert not state.root.exists()
+    finally:
+        when_free(other, "down")
+        if forgotten:  # nobody knows any more that a lab made these
+            for path in reversed(made):
+                Path(path).rmdir()
 
 
 def test_lab_down_removes_a_killed_demo_and_its_measuring_processes(

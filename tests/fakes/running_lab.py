@@ -32,6 +32,22 @@ BUSY_DEADLINE_S = 900.0
 """How long another lab of the same machine is waited for."""
 
 
+class Patience:
+    """Waiting for another lab's end, once: when one test has waited in vain, no other one waits."""
+
+    spent = False
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + (0 if Patience.spent else BUSY_DEADLINE_S)
+
+    def wait(self, why: str) -> None:
+        """Wait a moment more; an `AssertionError` with the reason when it was too long."""
+        if time.monotonic() > self._end:
+            Patience.spent = True
+            raise AssertionError(f"another lab was in the way for {BUSY_DEADLINE_S:g} s: {why}")
+        time.sleep(2)
+
+
 @dataclass(frozen=True, slots=True)
 class Lab:
     """A running lab."""
@@ -99,15 +115,14 @@ def lab_up(root: Path, convergence_s: float, *options: str) -> Iterator[Lab]:
 
 def when_free(state: StateDir, *arguments: str) -> str:
     """Run `lab …` as soon as no other lab is in its way; both outputs as one text."""
-    end = time.monotonic() + BUSY_DEADLINE_S
+    patience = Patience()
     while True:
         done = call(state, *arguments)
         words = done.stdout + done.stderr
         if not done.returncode:
             return words
         assert any(busy in words for busy in BUSY), words
-        assert time.monotonic() < end, f"busy for {BUSY_DEADLINE_S:g} s: {words}"
-        time.sleep(2)
+        patience.wait(words)
 
 
 def start(
@@ -133,7 +148,7 @@ def start_when_free(
     state: StateDir, *arguments: str, output: Path = Path(os.devnull)
 ) -> subprocess.Popen[str]:
     """`start`, again and again until its lab is the machine's."""
-    end = time.monotonic() + BUSY_DEADLINE_S
+    patience = Patience()
     while True:
         child = start(state, *arguments, output=output)
         while child.poll() is None and not state.record_file.exists():
@@ -143,8 +158,7 @@ def start_when_free(
         assert child.stderr is not None
         words = child.stderr.read()
         assert any(busy in words for busy in BUSY), words
-        assert time.monotonic() < end, f"busy for {BUSY_DEADLINE_S:g} s: {words}"
-        time.sleep(2)
+        patience.wait(words)
 
 
 def assert_gone(state: StateDir) -> None:

@@ -50,22 +50,25 @@ def test_a_lab_of_which_only_files_are_left_makes_way(
 
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_a_lab_of_which_a_namespace_is_left_does_not_make_way(
-    tmp_path: Path, theirs: StateDir, monkeypatch: pytest.MonkeyPatch, place: str
+def test_a_lab_that_has_a_process_does_not_make_way(
+    tmp_path: Path, theirs: StateDir, place: str
 ) -> None:
-    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ("tlab-of-theirs",))
+    theirs.ledger.add(os.getpid(), "an agent")
     ours = theirs if place == "here" else StateDir(tmp_path / "ours")
     with pytest.raises(LabError, match="a lab is up already"):
         make_way(ours)
     assert theirs.record_file.exists()
 
 
-def test_a_process_or_a_mount_is_enough_to_live(
+def test_a_process_is_what_a_lab_lives_by(
     theirs: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Recorded or in a namespace of it; a namespace or mount outlives whoever ended them all."""
+    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ("tlab-of-theirs",))
+    monkeypatch.setattr("lab.teardown.mounts_under", lambda root: (str(root / "ns"),))
     assert not is_alive(theirs)
     with monkeypatch.context() as patch:
-        patch.setattr("lab.teardown.mounts_under", lambda root: (str(root / "ns"),))
+        patch.setattr("lab.teardown.in_namespaces", lambda _: (os.getpid(),))
         assert is_alive(theirs)
     theirs.ledger.add(os.getpid(), "an agent")
     assert is_alive(theirs)
@@ -92,7 +95,7 @@ def test_a_lab_whose_directory_somebody_removed_is_not_taken_down_with_another(
 ) -> None:
     """Its processes live; who has started it can still end it, and nobody else by accident."""
     shutil.rmtree(theirs.root)
-    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ("tlab-of-theirs",))
+    monkeypatch.setattr("lab.teardown.in_namespaces", lambda _: (os.getpid(),))
     with pytest.raises(LabError, match=r"the lab that is up is in .*/theirs; to end it"):
         tear_down(StateDir(tmp_path / "ours"))
     assert active_root() == theirs.root

@@ -161,7 +161,8 @@ def test_no_second_lab_beside_one_of_another_checkout(
 ) -> None:
     monkeypatch.setattr("lab.cli_rim.os.geteuid", lambda: 0)
     monkeypatch.setattr("lab.cluster.missing_tools", lambda: ())
-    monkeypatch.setattr("lab.teardown.lab_namespaces", lambda: ("tlab-of-theirs",))
+    monkeypatch.setattr("lab.names.NETNS_DIR", tmp_path / "netns")
+    theirs.ledger.add(os.getpid(), "an agent")
     for module in ("cli", "demo", "bench"):
         monkeypatch.setattr(f"lab.{module}.lab_lock", contextlib.nullcontext)
     own = ["--state-dir", str(tmp_path / "ours")]
