@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from controllers import report
 from controllers.health import Course
 from controllers.metrics import API, DATASTORE, PassMetrics
-from controllers.output import Once
+from controllers.output import Plain
 from controllers.page.problems import LastPass
 from ipam.gc import Means, Memory, Outcome, Swept, sweep
 from ipam.gc_verdicts import Unknown
 from ipam.vm_handles import VMHandle
+from libtortie.complaint import Complaint
 from libtortie.cycles import unsearched
 from libtortie.errors import TortieError, first_line
 from libtortie.history import Direct, pruned
@@ -68,10 +69,10 @@ class Collector:
     passes: LastPass | None = None
     history: Direct | None = None
     _memory: Memory = field(default_factory=dict)
-    _history_once: Once = field(init=False)
+    _history: Complaint = field(init=False)
 
     def __post_init__(self) -> None:
-        self._history_once = Once("history", self.complain)
+        self._history = Complaint(Plain(self.complain), "history")
 
     def run(self) -> bool:
         """Until it is stopped; with `once` until what one pass found was confirmed, a grace later.
@@ -152,7 +153,7 @@ class Collector:
             return
         self.history.flush()
         trouble = self.history.trouble or pruned(self.means.store, self.means.now())
-        self._history_once.about(trouble)
+        self._history.about(trouble)
 
 
 def _left_of(swept: Swept) -> Pass:

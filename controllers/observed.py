@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from controllers.candidate import Candidate
 from controllers.health import Course
-from controllers.output import Once
+from controllers.output import Plain
+from libtortie.complaint import Complaint
 from libtortie.connection import Connection
 from libtortie.metrics import Metric
 from libtortie.model.keys import Kind, ResourceKey
@@ -40,7 +41,7 @@ def observed(
         place,
         pages(metrics, health(probers)),
         serving=lambda _: None,
-        trouble=Once("metrics").about,
+        trouble=Complaint(Plain(), "metrics").about,
         open=PROBES,
     )
     server.check()

@@ -49,17 +49,25 @@ def complain(line: str) -> None:
     note(f"Error: {line}")
 
 
-class Once:
-    """Complains of what lasts once, until it is over or something else is wrong."""
+class Plain:
+    """A log for who reads standard error: what is wrong, in a line, and nothing else."""
 
-    def __init__(self, what: str, tell: Callable[[str], None] = complain) -> None:
-        self._what, self._tell, self.last = what, tell, ""
+    def __init__(self, tell: Callable[[str], None] = complain) -> None:
+        self._tell = tell
 
-    def about(self, reason: str) -> None:
-        """What is wrong now; empty if nothing is."""
-        if reason and reason != self.last:
-            self._tell(f"{self._what}: {reason}")
-        self.last = reason
+    def debug(self, event: str, **fields: object) -> None:
+        """Not told."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Not told."""
+
+    def warning(self, event: str, **fields: object) -> None:
+        """What is wrong with what."""
+        self._tell(f"{event}: {fields.get('reason', '')}")
+
+    def error(self, event: str, **fields: object) -> None:
+        """The same."""
+        self.warning(event, **fields)
 
 
 def drop_output() -> None:

@@ -378,7 +378,7 @@ def _keep_proxy(parts: Parts) -> ProxyKeeper | None:
         return None
     control = Path(config.run_dir) / "migration-proxy.sock"
     command = proxy_command(config.migration_proxy, control, parts.node)
-    keeper = ProxyKeeper(command, control, parts.log, lambda: crew.failed)
+    keeper = ProxyKeeper(command, control, parts.log, lambda: crew.failed, crew.hurry.is_set)
     crew.start("migration-proxy", keeper.run, keeper.stop)
     return keeper
 

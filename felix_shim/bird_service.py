@@ -2,18 +2,21 @@
 
 For `bird.mode: external`. It waits for the configuration that the agent writes, runs BIRD in the
 foreground and ends with it. Told to stop (SIGTERM, SIGINT) it lets BIRD end by a graceful restart:
-peers and kernel keep the routes until the next one is there, which says so to its peers. It never
-starts a second BIRD on one control socket, and never writes a configuration.
+peers and kernel keep the routes until the next one is there, which says so to its peers. What a
+killed one left running is the next one's: no session ends. It never starts a second BIRD on one
+control socket, and never writes a configuration.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
-import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import click
 
@@ -57,6 +60,8 @@ def run(config: NodeConfig, log: JsonLog, over: threading.Event) -> int:
     try:
         with take_lock(run_dir / "bird.lock"):
             if bird.alive():
+                if pid := bird.in_the_foreground():
+                    return _supervise(bird, _Adopted(pid), log, over)
                 raise InvalidInput(
                     f"a BIRD answers on {config.bird_socket} already: end it with "
                     f"`birdc -s {config.bird_socket} graceful restart`"
@@ -64,15 +69,48 @@ def run(config: NodeConfig, log: JsonLog, over: threading.Event) -> int:
             while not bird.configured():
                 if over.wait(LOOK_SECONDS):
                     return 0
-            return _supervise(bird, log, over)
+            return _supervise(bird, bird.in_foreground(), log, over)
     except (TortieError, OSError) as error:
         log.error("bird_failed", reason=first_line(error))
         return 1
 
 
-def _supervise(bird: Bird, log: JsonLog, over: threading.Event) -> int:
-    process = bird.in_foreground()
-    log.info("bird_started", pid=process.pid)
+class _Process(Protocol):
+    """BIRD's, whoever started it. `returncode`: how it ended, where that can be known."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def wait(self) -> object: ...
+
+    def kill(self) -> None: ...
+
+
+class _Adopted:
+    """A process of somebody's who is gone. Raises OSError where there is none."""
+
+    returncode = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        select.select([self._pidfd], [], [])
+
+    def kill(self) -> None:
+        """End it."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+def _supervise(bird: Bird, process: _Process, log: JsonLog, over: threading.Event) -> int:
+    adopted = isinstance(process, _Adopted)
+    log.info("bird_adopted" if adopted else "bird_started", pid=process.pid)
     ended = threading.Event()
     threading.Thread(target=_await, args=(process, ended, over), daemon=True).start()
     over.wait()
@@ -91,7 +129,7 @@ def _supervise(bird: Bird, log: JsonLog, over: threading.Event) -> int:
     return 0
 
 
-def _await(process: subprocess.Popen[bytes], ended: threading.Event, over: threading.Event) -> None:
+def _await(process: _Process, ended: threading.Event, over: threading.Event) -> None:
     process.wait()
     ended.set()
     over.set()

@@ -29,15 +29,16 @@ class _Raise:
     address: IPAddress
     heard: float
     raised: float
+    expected: float
 
 
 @dataclass(slots=True)
 class ExportWatch:
-    """`has_raised(address)` asks BIRD; `told(endpoint, heard, raised, now)` gets times of day."""
+    """`has_raised(address)` asks BIRD; `told(endpoint, heard, raised, now)` gets times of day,
+    as if nobody had set the clock since the raise."""
 
     has_raised: Callable[[IPAddress], bool]
     told: Callable[[object, float, float, float], None]
-    realtime: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     _raises: deque[_Raise] = field(default_factory=lambda: deque(maxlen=MOST_WAITING))
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -47,7 +48,9 @@ class ExportWatch:
         """A route was raised; any thread, at once."""
         if isinstance(dst, IPv4Network | IPv6Network):
             with self._changed:
-                self._raises.append(_Raise(endpoint, dst.network_address, heard, raised))
+                self._raises.append(
+                    _Raise(endpoint, dst.network_address, heard, raised, self.monotonic())
+                )
                 self._changed.notify_all()
 
     def run(self) -> None:
@@ -71,7 +74,8 @@ class ExportWatch:
         while self.monotonic() < end:
             try:
                 if self.has_raised(one.address):
-                    self.told(one.endpoint, one.heard, one.raised, self.realtime())
+                    now = one.raised + self.monotonic() - one.expected
+                    self.told(one.endpoint, one.heard, one.raised, now)
                     return
             except (TortieError, OSError):
                 pause = LONGEST_SECONDS

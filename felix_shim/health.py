@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,8 @@ LASTING_SECONDS = 3.0
 """How long work fails before it is told: what succeeds at the second attempt is no trouble."""
 WATCH_SECONDS = 6.0
 """Within which a watch that is tried again has failed again, or is well."""
+FLAPS, FLAP_SECONDS, QUIET_SECONDS = 4, 60.0, 20.0
+"""A watch that was lost so often in so long does not last, until it was not lost for so long."""
 WORKS = (POLICY, STATUS, MEMORY, NODE, BIRD)
 """Work that a node needs. A survey that fails is made again, and costs no workload anything."""
 
@@ -40,6 +43,7 @@ class Failing:
     since: float
     reason: str
     until: float | None = None
+    flaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +84,15 @@ def ready(vitals: Vitals, now: float) -> dict[str, str]:
     broken = [
         f"{name}: {one.reason}"
         for name, one in sorted(vitals.watches.items())
-        if (one.until is None or now < one.until) and now - one.since >= LASTING_SECONDS
+        if (one.until is None or now < one.until)
+        and (one.flaps or now - one.since >= LASTING_SECONDS)
     ]
     found["watches"] = "; ".join(broken[:3]) + (f" and {len(broken) - 3} more" * (len(broken) > 3))
     return {**found, **vitals.away}
+
+
+def _flaps(lost: deque[float]) -> bool:
+    return len(lost) == FLAPS and lost[-1] - lost[0] <= FLAP_SECONDS
 
 
 class Watched:
@@ -94,6 +103,7 @@ class Watched:
         self._lock = threading.Lock()
         self._works: dict[str, Failing] = {}
         self._watches: dict[str, Failing] = {}
+        self._losses: dict[str, deque[float]] = {}
 
     def told(self, event: str, fields: Fields) -> None:
         """The log was told something."""
@@ -103,19 +113,36 @@ class Watched:
             case "apply_recovered":
                 self._works_again(self._works, str(fields.get("work", "")))
             case "watch_lost" | "watch_lost_still":
-                self._fails(self._watches, str(fields.get("scope", "")), fields, None)
+                self._lost(str(fields.get("scope", "")), fields, None)
             case "watch_found":
                 self._works_again(self._watches, str(fields.get("scope", "")))
             case "api_watch_lost" | "api_watch_lost_still":
                 delay = fields.get("retry_seconds")
                 seconds = delay if isinstance(delay, int | float) else 0.0
                 until = self.monotonic() + seconds + WATCH_SECONDS
-                self._fails(self._watches, str(fields.get("kind", "")), fields, until)
+                self._lost(str(fields.get("kind", "")), fields, until)
 
     def failing(self) -> tuple[Mapping[str, Failing], Mapping[str, Failing]]:
         """Works and watches that fail."""
+        now = self.monotonic()
         with self._lock:
-            return dict(self._works), dict(self._watches)
+            flapping = {
+                name: Failing(
+                    lost[0], f"lost {FLAPS} times in {lost[-1] - lost[0]:.0f} s", flaps=True
+                )
+                for name, lost in self._losses.items()
+                if _flaps(lost) and now - lost[-1] < QUIET_SECONDS
+            }
+            return dict(self._works), {**self._watches, **flapping}
+
+    def _lost(self, name: str, fields: Fields, until: float | None) -> None:
+        """A watch was lost, or still is."""
+        now = self.monotonic()
+        with self._lock:
+            known = self._watches.get(name)
+            if known is None or (known.until is not None and now >= known.until):
+                self._losses.setdefault(name, deque(maxlen=FLAPS)).append(now)
+        self._fails(self._watches, name, fields, until)
 
     def _fails(
         self,

@@ -19,7 +19,7 @@ from typing import Protocol
 from felix_shim.exchange import Wish
 from felix_shim.migration import has_claimed
 from felix_shim.model import EndpointId
-from felix_shim.peer_messages import End, Moved
+from felix_shim.peer_messages import End, Moved, Refused
 from felix_shim.peers import Link, Spawn
 from felix_shim.roster import Local
 from libtortie.errors import Malformed, TortieError, first_line
@@ -49,6 +49,10 @@ class Tidings:
 
 Addressee = tuple[EndpointId, str]
 """A VM, and a node that is to hear of it."""
+
+
+class _TooOldError(TortieError):
+    """An agent that does not know what it is told; it learns it from the store."""
 
 
 @dataclass(slots=True)
@@ -108,6 +112,11 @@ class Herald:
                             )
                         told = True
                         self._pause(whom, mine, REPEAT_SECONDS)
+            except _TooOldError as error:
+                self.log.info(
+                    "cut_over_not_told", endpoint=whom[0], node=mine.node, reason=str(error)
+                )
+                return
             except (TortieError, OSError) as error:
                 late = came is not None and self.monotonic() - came > LATE_SECONDS
                 if late and not (told or silent):
@@ -118,9 +127,12 @@ class Herald:
                 self._pause(whom, mine, REPEAT_SECONDS if late else PAUSE_SECONDS)
 
     def _tell(self, link: Link, mine: Tidings) -> None:
-        """Raises `Unavailable`, `Malformed`."""
+        """Raises `Unavailable`, `Malformed`, `_TooOldError`."""
         link.send(Moved(mine.migration_uid, mine.addresses))
-        if not isinstance(link.receive(PATIENCE), End):
+        answer = link.receive(PATIENCE)
+        if isinstance(answer, Refused):
+            raise _TooOldError(f"node {link.node}: {answer.reason}")
+        if not isinstance(answer, End):
             raise Malformed(f"node {link.node} answers what was not asked")
 
     def _await(self, whom: Addressee, mine: Tidings) -> bool:

@@ -113,6 +113,7 @@ class HistoryKeeper:
         """Until `stop`: what is in the spool to the datastore."""
         pause, since_pruned = 0.0, PRUNE_SECONDS
         while not self._stop.wait(pause):
+            self.now()  # a clock that was set is followed by who reads it meanwhile, too
             pause = self.attempt()
             since_pruned += pause or LOOK_SECONDS
             if self.prunes and since_pruned >= PRUNE_SECONDS:
@@ -156,8 +157,10 @@ def step_of(event: str, fields: Mapping[str, object]) -> Step | None:
     if event == "migration_begun":
         return Step.PREPARED if fields.get("state") == "target" else None
     if event == "migration_transition":
-        step = _AFTER.get(str(fields.get("to")))
-        return None if step is Step.SETTLED and fields.get("from") != "time-wait" else step
+        step, before = _AFTER.get(str(fields.get("to"))), fields.get("from")
+        if step is Step.LEFT and before == "base":
+            return None  # the next migration's doing
+        return None if step is Step.SETTLED and before != "time-wait" else step
     return _EVENTS.get(event)
 
 

@@ -41,10 +41,10 @@ class MoveLimits:
         if self._made_of != (pools, felixes):
             self._made_of = pools, felixes
             self._of_pools = tuple(
-                (ip_network(pool.spec.cidr), frozenset(pool_limits(pool, felixes)))
+                (ip_network(pool.spec.cidr), frozenset(pool_limits(pool, [felixes])))
                 for pool in pools
             )
-            self._of_all = frozenset(one for felix in felixes for one in felix_limits(felix))
+            self._of_all = frozenset(felix_limits(felixes))
             self._judged.clear()
         here = {local.id: local.endpoint for local in locals_ if local.endpoint.vm is not None}
         self._told = {one: limits for one, limits in self._told.items() if one in here}

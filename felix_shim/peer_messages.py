@@ -4,7 +4,8 @@ A frame is its body's length, the version and the kind (6 bytes), then a JSON bo
 `BODY_MAX` bytes: small enough that reading one holds up nobody. A target asks, a source answers:
 the entries in several frames, then how many there were, or why there are none. A target that has
 heard its VM says so to the owner of the VM's block, too. What is read comes from another node:
-anything else than this is `Malformed`.
+anything else than this is `Malformed`, but for a kind that a newer agent knows: an upgrade changes
+agents one by one, so kinds may be added, and the version stays until one of them changes.
 """
 
 from __future__ import annotations
@@ -87,6 +88,14 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something that a newer agent has to say. It is never sent; whoever asks is `Refused`, and
+    what it says next is heard."""
+
+    kind: int
+
+
 Message = Request | Moved | Batch | End | Refused
 
 
@@ -106,17 +115,14 @@ def batches(flows: Sequence[Flow]) -> Iterator[Message]:
     yield End(len(flows))
 
 
-def parse_header(header: bytes) -> tuple[int, Kind]:
+def parse_header(header: bytes) -> tuple[int, Kind | Unknown]:
     """The length and kind of the body that follows. Raises `Malformed`."""
     length, version, kind = HEADER.unpack(header)
     if version != VERSION:
         raise Malformed(f"a message of version {version}; this agent speaks {VERSION}")
     if length > BODY_MAX:
         raise Malformed(f"a message of {length} bytes; at most {BODY_MAX}")
-    try:
-        return length, Kind(kind)
-    except ValueError as error:
-        raise Malformed(f"a message of unknown kind {kind}") from error
+    return length, Kind(kind) if kind in set(Kind) else Unknown(kind)
 
 
 def decode(kind: Kind, body: bytes) -> Message:

@@ -30,6 +30,7 @@ from felix_shim.peer_messages import (
     Moved,
     Refused,
     Request,
+    Unknown,
     decode,
     encode,
     parse_header,
@@ -90,7 +91,7 @@ class Link:
         except OSError as error:
             raise Unavailable(f"node {self.node}: {_told(error)}") from error
 
-    def receive(self, patience: float) -> Message | None:
+    def receive(self, patience: float) -> Message | Unknown | None:
         """The next message, for whose beginning to wait so many seconds; None at the end.
 
         Raises `Unavailable`, `Malformed`.
@@ -105,7 +106,7 @@ class Link:
             raise Unavailable(f"node {self.node}: {_told(error)}") from error
         if len(body) < length:
             raise Unavailable(f"node {self.node}: gone in the middle of a message")
-        return decode(kind, body)
+        return kind if isinstance(kind, Unknown) else decode(kind, body)
 
     def _read(self, size: int, end: float) -> bytes:
         """So many bytes; fewer only when the peer closed. Raises OSError."""
@@ -274,6 +275,11 @@ class PeerServer:
             if isinstance(request, Moved):
                 self.notice(link.node, request.migration_uid, request.addresses)
                 link.send(End(0))
+                continue
+            if isinstance(request, Unknown):
+                link.send(
+                    Refused(f"a message of kind {request.kind}, which this agent is too old for")
+                )
                 continue
             if not isinstance(request, Request):
                 raise Malformed(f"node {link.node} answers without being asked")

@@ -26,6 +26,8 @@ from libtortie.jsonlog import Log
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds between two starts: the pause doubles while the proxy ends soon after its start."""
 LONG_LIFE = 60.0
+LOOK_SECONDS = 0.2
+"""Between two looks for a second signal."""
 CLOSING_SECONDS = 60.0
 """What the proxy may take beyond its `drain_seconds`."""
 
@@ -50,13 +52,16 @@ class _Running:
 class ProxyKeeper:
     """`run` is a thread's body; `stop` may be called from any, and again.
 
-    `failed` says whether the agent ends for a failure of its own: then the proxy stays.
+    `failed` says whether the agent ends for a failure of its own: then the proxy stays. `hurry`,
+    whether it was told to stop a second time: then the proxy drains by itself, and ends or is
+    adopted by the next agent meanwhile.
     """
 
     command: Sequence[str]
     control_socket: Path
     log: Log
     failed: Callable[[], bool]
+    hurry: Callable[[], bool] = bool
     _stopping: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: _Running | None = None
@@ -97,11 +102,23 @@ class ProxyKeeper:
         patience = self._patience()
         self.log.info("migration_proxy_stopping", pid=running.pid, seconds=patience)
         _signal(running, signal.SIGTERM)
-        if not _ended(running, patience, None):
+        if not self._drained(running, patience):
+            if self.hurry():
+                os.close(running.pidfd)
+                self.log.warning("migration_proxy_left", pid=running.pid)
+                return
             self.log.error("migration_proxy_killed", pid=running.pid, seconds=patience)
             _signal(running, signal.SIGKILL)
             _ended(running, None, None)
         self._note_end(running, time.monotonic() - running.since)
+
+    def _drained(self, running: _Running, patience: float) -> bool:
+        """Wait for its end; False when it took too long, or nobody is to wait any more."""
+        end = time.monotonic() + patience
+        while (left := end - time.monotonic()) > 0 and not self.hurry():
+            if _ended(running, min(left, LOOK_SECONDS), None):
+                return True
+        return _ended(running, 0, None)
 
     def _adopt(self) -> _Running | None:
         """A proxy that an earlier agent left."""

@@ -21,6 +21,7 @@ from libtortie.events import EventSender
 from libtortie.history_spool import Spool
 from libtortie.jsonlog import JsonLog
 from libtortie.kube.client import HttpKubeClient
+from libtortie.steady import SteadyClock
 
 Now = Callable[[], datetime]
 
@@ -49,12 +50,14 @@ def keep_history(
     telemetry: Telemetry,
 ) -> Annals:
     """What becomes of addresses and migrations, by way of this node's spool."""
+    steady = SteadyClock(lambda: now().timestamp(), time.monotonic)
     alone = config.datastore_type == "sqlite"
-    keeper = HistoryKeeper(store, Spool(config.history_file), config.node, log, now, prunes=alone)
+    spool = Spool(config.history_file)
+    keeper = HistoryKeeper(store, spool, config.node, log, steady, prunes=alone)
     log.listen(keeper.hear)
     telemetry.reached = keeper.reached
     crew.start("history", keeper.run, keeper.stop)
-    return Annals(config.node, now, keeper.write)
+    return Annals(config.node, steady, keeper.write)
 
 
 def tell_condition(

@@ -3,9 +3,11 @@
 Two versions stand side by side on every node. An upgrade begins at a random moment of a migration:
 node by node, in random order, the other version is installed, the agent is told to stop (SIGTERM),
 and the new one is started when it has ended, as a rollout does; then the controllers, one after
-the other, so that the lease changes hands. Migrations go on until it is over. Probes from three
-places and a connection from each run all the while, and the same migrations without an upgrade
-come in between: what they lose is what an upgrade may.
+the other, so that the lease changes hands. Migrations go on until it is over. Where the versions
+differ the rollout waits at each node for a whole migration, with the new executable beside the old
+agent, and for another one with the node's new agent among old ones. Probes from three places and a
+connection from each run all the while, and the same migrations without an upgrade come in between:
+what they lose is what an upgrade may.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import yaml
 from cni_plugin.bundle import Bundle
 from lab import clock, control, names
 from lab.children import Child
-from lab.cluster import bring_up, in_api, make_way, meshed, start_agent, until
+from lab.cluster import Process, bring_up, in_api, make_way, meshed, start_agent, until
 from lab.cutover import report_from_json
 from lab.datastore import KUBERNETES, settings
 from lab.interrupts import interruptible, uninterrupted
@@ -83,7 +85,11 @@ class Scene:
     bundles: tuple[Bundle, Bundle]
     random: random.Random
     drain: float | None
+    paced: bool = False
+    """A rollout lets migrations pass at each of its steps."""
     current: int = 0
+    moves: int = 0
+    """Migrations that are over."""
     places: dict[str, str] = field(default_factory=dict)
     addresses: dict[int, str] = field(default_factory=dict)
 
@@ -106,7 +112,9 @@ def run_upgrades(
                 pack(state.bundles / "old", "0.0.1+old", old),
                 pack(state.bundles / "new", "0.0.2+new", CHECKOUT),
             )
-            scene = Scene(state, topology, bundles, random.Random(seed), drain)
+            scene = Scene(
+                state, topology, bundles, random.Random(seed), drain, paced=old != CHECKOUT
+            )
             _prepare(scene)
             with _connections(scene) as streams:
                 for number in range(runs):
@@ -159,10 +167,15 @@ def _prepare(scene: Scene) -> None:
             path = state.node(node.name, "etc") / "node.yaml"
             config = yaml.safe_load(path.read_text())
             path.write_text(yaml.safe_dump({**config, "drain_seconds": scene.drain}))
-        _replace_agent(scene, node)
+        _install(scene, node)
+        _restart_agent(scene, node)
     for name in CONTROLLERS:
-        _start_controllers(scene, name)
-    until(lambda: bool(_lease(scene).spec.holder_identity), "no controller leads")
+        child = _start_controllers(scene, name)
+        until(
+            lambda: bool(_lease(scene).spec.holder_identity),
+            f"{name} does not lead; see log/{_log_of(name)}",
+            child=child,
+        )
     control.create_vm(VM, scene.topology.nodes[0].name)
     scene.addresses = guest_ips(control.await_vm(VM))
     scene.places = {names.EXT: names.netns(names.EXT)}
@@ -205,6 +218,7 @@ def _stretch(scene: Scene, streams: dict[str, Child], *, upgrades: bool) -> Stre
             while rollout.is_alive():
                 windows.append(_migrate(scene))
         finally:
+            rollout.wanted = False
             if upgrades:
                 rollout.join()
         if rollout.failure is not None:
@@ -237,6 +251,7 @@ def _migrate(scene: Scene) -> Window:
         why = over.status.migration_state.failure_reason
         raise LabError(f"the migration from {here} to {target}: {over.status.phase} {why}")
     report = report_from_json(over.metadata.annotations[names.ANNOTATION_CUTOVER])
+    scene.moves += 1
     return Window(report.unplugged_ns, report.plugged_ns)
 
 
@@ -247,6 +262,8 @@ class _Rollout(threading.Thread):
         super().__init__(name="rollout")
         self._scene, self._moment = scene, moment
         self.restarts: list[Restart] = []
+        self.wanted = True
+        """False: no migration comes any more."""
         self.failure: Exception | None = None
 
     def run(self) -> None:
@@ -258,21 +275,35 @@ class _Rollout(threading.Thread):
             nodes = list(scene.topology.nodes)
             scene.random.shuffle(nodes)
             for node in nodes:
-                self.restarts.append(_replace_agent(scene, node))
+                _install(scene, node)
+                self._let_pass()
+                self.restarts.append(_restart_agent(scene, node))
+                self._let_pass()
             for name in CONTROLLERS:
                 _replace_controllers(scene, name)
             until(lambda: meshed(scene.state, NODES), "not every BGP session is established")
         except Exception as error:  # told by whoever waits for the end
             self.failure = error
 
+    def _let_pass(self) -> None:
+        """Wait for the end of a migration that begins from now on, where that is wanted."""
+        if self._scene.paced:
+            enough = self._scene.moves + 2
+            over = "no migration ends while two versions are in use"
+            until(lambda: self._scene.moves >= enough or not self.wanted, over, STOP_S)
+
 
 # -- what is replaced ---------------------------------------------------------------------------
 
 
-def _replace_agent(scene: Scene, node: names.LabNode) -> Restart:
-    """Install, stop, start, as a rollout does; returns when the new one serves."""
+def _install(scene: Scene, node: names.LabNode) -> None:
+    """The version in use, beside the agent of the other one."""
+    put_in_use(scene.state, node, scene.bundle, settings(scene.state, KUBERNETES))
+
+
+def _restart_agent(scene: Scene, node: names.LabNode) -> Restart:
+    """Stop, start, as a rollout does; returns when the new one serves."""
     state = scene.state
-    put_in_use(state, node, scene.bundle, settings(state, KUBERNETES))
     old = _alive(state, f"agent of {node.name}")
     began = time.monotonic()
     _end(state, old)
@@ -294,25 +325,25 @@ def _replace_agent(scene: Scene, node: names.LabNode) -> Restart:
 def _replace_controllers(scene: Scene, name: str) -> None:
     """The next one is ended when somebody leads again."""
     _end(scene.state, _alive(scene.state, name))
-    _start_controllers(scene, name)
+    child = _start_controllers(scene, name)
     before = _lease(scene).spec.renew_time
 
     def led() -> bool:
         spec = _lease(scene).spec
         return bool(spec.holder_identity) and spec.renew_time != before
 
-    until(led, "no controller leads")
+    until(led, f"no controller leads; see log/{_log_of(name)}", child=child)
 
 
-def _start_controllers(scene: Scene, name: str) -> None:
+def _start_controllers(scene: Scene, name: str) -> Process:
     command = [str(scene.bundle.source / "bin" / "tortie-controllers"), "gc", "--grace", GRACE]
     command += ["--leader-elect", f"--leader-elect-resource-namespace={LEASE_NAMESPACE}"]
     command += [f"--leader-elect-{option}" for option in ELECTION]
-    spawn(
+    return spawn(
         scene.state.ledger,
         name,
         in_netns(names.netns(names.API), command),
-        log=scene.state.logs / f"{name.replace(' ', '-')}.log",
+        log=scene.state.logs / _log_of(name),
         env={
             **os.environ,
             "DATASTORE_TYPE": KUBERNETES,
@@ -320,6 +351,10 @@ def _start_controllers(scene: Scene, name: str) -> None:
             "CALICO_API_GROUP": str(settings(scene.state, KUBERNETES)["calico_api_group"]),
         },
     )
+
+
+def _log_of(name: str) -> str:
+    return f"{name.replace(' ', '-')}.log"
 
 
 def _alive(state: StateDir, name: str) -> tuple[Recorded, ...]:

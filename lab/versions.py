@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import Any
 from cni_plugin.bundle import MANIFEST, Bundle, Home, read_bundle
 from cni_plugin.conflist import conflist
 from cni_plugin.install import Runtime, install
-from cni_plugin.program import program
 from lab import names, seed
 from lab.state import CHECKOUT, StateDir
 from lab.tools import LabError
@@ -83,14 +83,38 @@ def _files(directory: Path) -> dict[str, dict[str, Any]]:
 def put_in_use(
     state: StateDir, node: names.LabNode, bundle: Bundle, datastore: Mapping[str, Any]
 ) -> None:
-    """Bring a version to a node beside the one it has, and switch to it. Raises `InvalidInput`."""
+    """Bring a version to a node beside the one it has, and switch to it: with its own executable,
+    which the node's agent of the other version serves until it is replaced.
+
+    Raises `InvalidInput`, `LabError`.
+    """
     install(
         state.node(node.name, "cni-bin"),
         state.node(node.name, "net.d"),
-        program=program(socket="/run/tortie/cni.sock", fallback=f"{PREFIX}/bin/tortie-cni"),
+        program=executable_of(bundle),
         conflist=conflist(seed.conflist_settings(node, datastore)),
         runtime=Runtime(bundle, Home(state.node(node.name, "opt"))),
     )
+
+
+def executable_of(bundle: Bundle) -> bytes:
+    """The CNI executable as the version's own code makes it. Raises `LabError`."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MAKE, "/run/tortie/cni.sock", f"{PREFIX}/bin/tortie-cni"],
+        env={**os.environ, "PYTHONPATH": str(bundle.source / "lib"), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise LabError(f"{bundle.name} makes no executable: {done.stderr.decode(errors='replace')}")
+    return done.stdout
+
+
+_MAKE = """
+import sys
+from cni_plugin.program import program
+sys.stdout.buffer.write(program(socket=sys.argv[1], fallback=sys.argv[2]))
+"""
 
 
 def version_of(pid: int) -> str:

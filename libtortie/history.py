@@ -7,15 +7,14 @@ is bounded by age and number. Never: needed by anything that gives an address or
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from libtortie.datastore.port import Datastore
 from libtortie.errors import AlreadyExists, NotFound, TortieError, first_line
 from libtortie.kube.port import NotServed
-from libtortie.model.history import Fact, Facts, Lane, Step, What
+from libtortie.model.history import Fact, Facts, Lane, What
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import History, HistoryKey
 
@@ -224,97 +223,3 @@ def _shown(fact: Fact) -> Iterable[tuple[str, str]]:
         "sign": "sign",
     }
     return ((named[name], fact.details[name]) for name in named if name in fact.details)
-
-
-# -- migrations ------------------------------------------------------------------------------------
-
-RUNNING, SETTLED, LOST, REFUSED = "running", "settled", "lost", "refused"
-_ENDS = {Step.SETTLED: SETTLED, Step.LEFT: LOST, Step.REFUSED: REFUSED}
-
-
-@dataclass(frozen=True, slots=True)
-class PastMigration:
-    """One migration, as its target's agent and IPAM saw it. `outcome` is `running` until the
-    target's agent says how it ended; `lost`: the VM did not come, or left again.
-
-    `downtime_ms` is the network's part of the VM's downtime: from its first frame on the target
-    until its route was raised and, where there is BIRD, ready for its peers; None if not measured.
-    """
-
-    migration_uid: str
-    namespace: str = ""
-    vm: str = ""
-    source: str = ""
-    target: str = ""
-    addresses: tuple[IPAddress, ...] = ()
-    prepared: datetime | None = None
-    heard: datetime | None = None
-    raised: datetime | None = None
-    promoted: datetime | None = None
-    ended: datetime | None = None
-    outcome: str = RUNNING
-    sign_to_route_ms: float | None = None
-    downtime_ms: float | None = None
-
-    @property
-    def began(self) -> datetime | None:
-        """The first that an agent or IPAM knows of it."""
-        times = (self.prepared, self.heard, self.raised, self.promoted, self.ended)
-        return min((time for time in times if time is not None), default=None)
-
-
-def migrations(facts: Iterable[Fact]) -> tuple[PastMigration, ...]:
-    """What facts say of migrations, the newest first. Pure; their order does not matter."""
-    found: dict[str, PastMigration] = {}
-    for fact in sorted(facts, key=lambda one: one.at):
-        uid = fact.details.get("migration_uid", "")
-        if uid:
-            found[uid] = _with(found.get(uid, PastMigration(uid)), fact)
-    return tuple(sorted(found.values(), key=_begun, reverse=True))
-
-
-def _begun(one: PastMigration) -> tuple[datetime, str]:
-    return one.began or datetime.min.replace(tzinfo=UTC), one.migration_uid
-
-
-def _with(one: PastMigration, fact: Fact) -> PastMigration:
-    one = replace(
-        one,
-        namespace=one.namespace or fact.namespace,
-        vm=one.vm or fact.vm,
-        target=one.target or fact.node,
-        source=one.source or fact.details.get("source", ""),
-        addresses=one.addresses or fact.addresses,
-    )
-    step = fact.details.get("step", "")
-    if fact.what is What.TARGETED or step == Step.PREPARED:
-        return replace(one, prepared=one.prepared or fact.at)
-    if fact.what is What.PROMOTED:
-        return replace(one, promoted=one.promoted or fact.at)
-    if step in _ENDS:
-        return replace(one, ended=fact.at, outcome=_ENDS[Step(step)])
-    if step == Step.HEARD:
-        return replace(one, heard=one.heard or fact.at)
-    return _measured(one, fact, step)
-
-
-def _measured(one: PastMigration, fact: Fact, step: str) -> PastMigration:
-    """What an agent took the time of; the first arrival counts."""
-    if step == Step.RAISED:
-        latency = _first(one.sign_to_route_ms, fact.details.get("latency_ms"))
-        return replace(one, raised=one.raised or fact.at, sign_to_route_ms=latency)
-    if step == Step.REACHED:
-        return replace(one, downtime_ms=_first(one.downtime_ms, fact.details.get("downtime_ms")))
-    return one
-
-
-def _first(known: float | None, text: str | None) -> float | None:
-    return known if known is not None else _number(text)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

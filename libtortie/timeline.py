@@ -5,8 +5,8 @@ KubeVirt's own times are whole seconds; agents' are microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from libtortie.history import sentence
@@ -16,6 +16,9 @@ from libtortie.model.times import parse_rfc3339
 from libtortie.svg import Markup, Scale, drawing, join, shown, tag, ticks
 
 CLUSTER, SECOND, EXACT = "cluster", timedelta(seconds=1), timedelta(0)
+KUBEVIRT = "KubeVirt"
+SLACK = timedelta(seconds=5)
+"""So long after KubeVirt's success an agent may hear the VM: its times are coarse."""
 RAISED = "route_raised"
 _WIDTH, _LEFT, _RIGHT, _LANE = 960.0, 130.0, 940.0, 34.0
 _IN_MS = 10_000.0
@@ -24,7 +27,8 @@ _IN_MS = 10_000.0
 
 @dataclass(frozen=True, slots=True, order=True)
 class Moment:
-    """Something that happened; `precision` is how exact its time is."""
+    """Something that happened; `precision` is how exact its time is. `own`: it names the migration,
+    so it happened between its beginning and its end, whatever a node's clock said."""
 
     time: datetime
     where: str
@@ -32,11 +36,13 @@ class Moment:
     text: str
     event: str = ""
     precision: timedelta = EXACT
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Moments in order; `shifts` are what nodes' clocks were moved by.
+    """Moments in order; `shifts` are what nodes' clocks were moved by, those of `rough` to fit
+    KubeVirt's times, by which seconds are uncertain.
 
     `now` is what a picture goes up to while the migration runs.
     """
@@ -45,6 +51,7 @@ class Timeline:
     shifts: Mapping[str, timedelta]
     zero: datetime
     now: datetime | None = None
+    rough: frozenset[str] = frozenset()
 
 
 def time_of(text: str) -> datetime | None:
@@ -59,12 +66,12 @@ def of_migration(migration: Migration) -> Iterator[Moment]:
     """KubeVirt's: phases, and the times of its state."""
     created = time_of(migration.metadata.creation_timestamp)
     if created is not None:
-        yield Moment(created, CLUSTER, "KubeVirt", "migration created", "created", SECOND)
+        yield Moment(created, CLUSTER, KUBEVIRT, "migration created", "created", SECOND)
     for one in migration.status.phase_transition_timestamps:
         when = time_of(one.phase_transition_timestamp)
         if when is not None:
             text = f"migration {one.phase}"
-            yield Moment(when, CLUSTER, "KubeVirt", text, "phase", SECOND)
+            yield Moment(when, CLUSTER, KUBEVIRT, text, "phase", SECOND)
     state = migration.status.migration_state
     for text, where, stamp in (
         ("copying begins", state.source_node, state.start_timestamp),
@@ -73,16 +80,48 @@ def of_migration(migration: Migration) -> Iterator[Moment]:
     ):
         when = time_of(stamp)
         if when is not None:
-            yield Moment(when, where or CLUSTER, "KubeVirt", text, "state", SECOND)
+            yield Moment(when, where or CLUSTER, KUBEVIRT, text, "state", SECOND)
 
 
 def moment_of(fact: Fact) -> Moment:
     """A fact of the history."""
     event = _STEPS.get(fact.details.get("step", ""), fact.what.value)
-    return Moment(fact.at, fact.by, "history", sentence(fact), event)
+    own = bool(fact.details.get("migration_uid"))
+    return Moment(fact.at, fact.by, "history", sentence(fact), event, own=own)
 
 
 _STEPS = {Step.HEARD.value: "sign", Step.RAISED.value: RAISED}
+
+
+def misfits(moments: Sequence[Moment]) -> dict[str, timedelta]:
+    """By how much a node's clock has to be moved, at least, to fit KubeVirt's times: no agent knows
+    of a migration before it is created, or hears of it for the first time when it has succeeded."""
+    told = [one for one in moments if one.source == KUBEVIRT and one.where == CLUSTER]
+    created = min((one.time for one in told if one.event == "created"), default=None)
+    over = max((one.time for one in told if one.text == _SUCCEEDED), default=None)
+    found: dict[str, timedelta] = {}
+    for node in {one.where for one in moments if one.own}:
+        own = [one for one in moments if one.own and one.where == node]
+        first = min(one.time for one in own)
+        came = min((one.time for one in own if one.event in ("sign", RAISED)), default=first)
+        if created is not None and first < created - SECOND:
+            found[node] = created - first
+        elif over is not None and came > over + SLACK:
+            found[node] = over - came
+    return found
+
+
+def moved(moments: Iterable[Moment], shifts: Mapping[str, timedelta]) -> list[Moment]:
+    """With nodes' times moved; what KubeVirt says of a node has the API's clock."""
+    return [
+        one
+        if one.source == KUBEVIRT or one.where not in shifts
+        else replace(one, time=one.time + shifts[one.where])
+        for one in moments
+    ]
+
+
+_SUCCEEDED = "migration Succeeded"
 
 
 def zero_of(moments: Sequence[Moment]) -> datetime:

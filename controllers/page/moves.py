@@ -6,9 +6,9 @@ know is one migration, by its UID.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 from controllers.page.past import Past
 from controllers.page.sheet import (
@@ -22,9 +22,19 @@ from controllers.page.sheet import (
     table_of,
     vm_link,
 )
-from libtortie.history import RUNNING, PastMigration
 from libtortie.kube.migrations import Migration
-from libtortie.timeline import Moment, Timeline, at, of_migration, picture, time_of, zero_of
+from libtortie.past_migrations import APART, RUNNING, PastMigration
+from libtortie.timeline import (
+    Moment,
+    Timeline,
+    at,
+    misfits,
+    moved,
+    of_migration,
+    picture,
+    time_of,
+    zero_of,
+)
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 COLUMNS = (
@@ -42,7 +52,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One migration. `name` is its UID where only agents know of it; `moments` are in order."""
+    """One migration. `name` is its UID where only agents know of it; `moments` are in order, with
+    nodes' clocks moved by `shifts` to fit KubeVirt's. `apart` is as in `PastMigration`."""
 
     namespace: str
     name: str
@@ -58,6 +69,8 @@ class Move:
     reason: str = ""
     downtime_ms: float | None = None
     sign_to_route_ms: float | None = None
+    shifts: Mapping[str, timedelta] = field(default_factory=dict)
+    apart: timedelta = timedelta(0)
 
     def seconds(self) -> float | None:
         """How long it took, to its end."""
@@ -75,7 +88,12 @@ def moves_of(jobs: Iterable[Migration], past: Past) -> tuple[Move, ...]:
         move = _of_job(job)
         found.append(_with_record(move, known, past) if known else move)
     found += [_of_record(one, past) for one in recorded.values()]
-    return tuple(sorted(found, key=lambda one: (one.began or EARLIEST, one.uid), reverse=True))
+    return tuple(sorted(found, key=_newest, reverse=True))
+
+
+def _newest(one: Move) -> tuple[datetime, str]:
+    began = one.began or EARLIEST
+    return (began + one.apart if one.name == one.uid else began), one.uid
 
 
 def _of_job(job: Migration) -> Move:
@@ -101,14 +119,18 @@ def _of_job(job: Migration) -> Move:
 
 
 def _with_record(move: Move, known: PastMigration, past: Past) -> Move:
+    moments = [*move.moments, *past.moments.get(move.uid, ())]
+    shifts = misfits(moments)
     return replace(
         move,
         source=move.source or known.source,
         target=move.target or known.target,
         began=move.began or known.began,
-        moments=tuple(sorted([*move.moments, *past.moments.get(move.uid, ())])),
+        moments=tuple(sorted(moved(moments, shifts))),
         downtime_ms=known.downtime_ms,
         sign_to_route_ms=known.sign_to_route_ms,
+        shifts=shifts,
+        apart=known.apart,
     )
 
 
@@ -129,6 +151,7 @@ def _of_record(one: PastMigration, past: Past) -> Move:
         moments=tuple(sorted(past.moments.get(uid, ()))),
         downtime_ms=one.downtime_ms,
         sign_to_route_ms=one.sign_to_route_ms,
+        apart=one.apart,
     )
 
 
@@ -159,7 +182,7 @@ def _row(one: Move) -> tuple[Cell, ...]:
 
 def move_sheet(one: Move, now: datetime, part: Part) -> Sheet:
     """One migration's story; while it runs the picture goes up to `now`."""
-    told = Timeline(one.moments, {}, zero_of(one.moments), now if one.running else None)
+    told = Timeline(one.moments, one.shifts, zero_of(one.moments), now if one.running else None)
     facts = (
         Fact("vm", "VM", vm_link(one.namespace, one.vm)),
         Fact("phase", "phase", one.phase),
@@ -189,6 +212,12 @@ def move_sheet(one: Move, now: datetime, part: Part) -> Sheet:
     notes = (
         "Zero is the VM's first sign on the target, else its route there, else the beginning; "
         "~ marks times in whole seconds.",
+        *(
+            f"The clock of {node} is wrong: its times were moved by {by.total_seconds():+.0f} s to "
+            "fit KubeVirt's, and seconds are uncertain."
+            for node, by in sorted(one.shifts.items())
+        ),
+        *([f"{APART.format(one.apart.total_seconds())}."] if one.apart else ()),
     )
     return Sheet(
         title,

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from libtortie.datastore.port import Datastore
-from libtortie.history import PastMigration, history, migrations, sentence
+from libtortie.history import history, sentence
 from libtortie.model.history import Fact
+from libtortie.past_migrations import PastMigration, migrations
 from libtortie.timeline import Moment, moment_of
 
 

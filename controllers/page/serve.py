@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from controllers.output import Once
+from controllers.output import Plain
 from controllers.page.pages import Pages, shelves_of
 from controllers.page.problems import LastPass
 from controllers.page.read import Source
 from controllers.page.site import answer
+from libtortie.complaint import Complaint
 from libtortie.serving import Server
 from libtortie.serving_access import Place
 
@@ -32,7 +33,9 @@ def page_at(
     shelves = shelves_of(source, lambda text: complain(f"page: {text}"))
     pages = Pages(shelves, passes, source.now)
     site = {"/": lambda asked: answer(pages, asked)}
-    server = Server(place, site, serving=lambda _: None, trouble=Once("page", complain).about)
+    server = Server(
+        place, site, serving=lambda _: None, trouble=Complaint(Plain(complain), "page").about
+    )
     server.check()
     readers = [
         threading.Thread(target=one.run, name=f"page {one.name}", daemon=True)

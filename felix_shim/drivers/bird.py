@@ -16,6 +16,7 @@ import hashlib
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +33,7 @@ from felix_shim.drivers.bird_protocol import (
 )
 from libtortie.deadline import STEP, Deadline, run
 from libtortie.errors import InvalidInput, Malformed, Unavailable, first_line
-from libtortie.files import read_bytes
+from libtortie.files import read_bytes, read_text
 from libtortie.model.ipam import IPAddress
 
 _GREETING = 1
@@ -145,6 +146,21 @@ class Bird:
             )
         except OSError as error:
             raise Unavailable(f"cannot run {self._binary}: {error}") from error
+
+    def in_the_foreground(self) -> int:
+        """The pid of a BIRD that answers and was started so, by whomever; 0: there is none.
+
+        One that went to the background is not known by its socket: it listened before it forked.
+        """
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+                client.settimeout(self._deadline)
+                client.connect(str(self._socket))
+                peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid = int.from_bytes(peer[:4], sys.byteorder)
+            return pid if int(read_text(self._pid)) == pid else 0
+        except (OSError, ValueError):
+            return 0
 
     def restart_gracefully(self) -> None:
         """End BIRD in a way that its peers, as the kernel, keep its routes for the next one.

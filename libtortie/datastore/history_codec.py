@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from libtortie.errors import InvalidInput, Malformed
-from libtortie.model.history import Facts, from_wire, to_wire
+from libtortie.model.history import Facts, What, from_wire, to_wire
 
 
 def facts_to_wire(value: Facts) -> dict[str, Any]:
@@ -17,9 +17,17 @@ def facts_to_wire(value: Facts) -> dict[str, Any]:
 
 
 def facts_from_wire(where: str, wire: Mapping[str, Any]) -> Facts:
-    """The facts. Raises `Malformed`."""
+    """The facts, without those of kinds that a newer program knows. Raises `Malformed`."""
     found = wire.get("facts")
     if not isinstance(found, list):
         raise Malformed(f"{where}: facts: not a list")
-    pairs = enumerate(found)
-    return Facts(tuple(from_wire(f"{where}: facts[{at}]", one) for at, one in pairs))
+    known = [(at, one) for at, one in enumerate(found) if _known(one)]
+    if found and not known:
+        raise Malformed(f"{where}: facts: only such as a newer version knows")
+    return Facts(tuple(from_wire(f"{where}: facts[{at}]", one) for at, one in known))
+
+
+def _known(fact: object) -> bool:
+    """False for a fact of a kind that this program does not know."""
+    what = fact.get("what") if isinstance(fact, Mapping) else None
+    return not isinstance(what, str) or not what or what in set(What)

@@ -57,7 +57,7 @@ def served(desk: Desk, server: ApiServer) -> None:
 
 def with_vms(desk: Desk, stack: ExitStack, site: Site) -> ApiServer:
     """A cluster with KubeVirt, whose network is kept in its API."""
-    server = stack.enter_context(vm_api(hooks=True))
+    server = desk.inside(lambda: stack.enter_context(vm_api(hooks=True)))
     put_site(server, site)
     served(desk, server)
     desk.environ |= {"DATASTORE_TYPE": "kubernetes", "CALICO_API_GROUP": "projectcalico.org/v3"}
@@ -168,7 +168,8 @@ def node(desk: Desk, stack: ExitStack) -> Before:
 
 
 def page(desk: Desk, stack: ExitStack) -> Before:
-    """A cluster, and a page of it that is looked at."""
+    """A cluster, and a page of it that is looked at, at the port that the page names."""
+    desk.take_network(stack)
     with_vms(desk, stack, healthy(vms=3, nodes=3, now=datetime.now(UTC)))
     self_signed = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=n1"

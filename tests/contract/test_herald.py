@@ -16,7 +16,7 @@ import pytest
 from felix_shim.exchange import Wish
 from felix_shim.herald import Addressee, Herald, Tidings, tidings
 from felix_shim.model import EndpointId
-from felix_shim.peer_messages import Moved, Request
+from felix_shim.peer_messages import HEADER, VERSION, Moved, Request, encode
 from felix_shim.peers import Link, PeerServer, dial
 from felix_shim.roster import Local
 from libtortie.errors import Unavailable
@@ -116,6 +116,22 @@ def test_an_owner_that_is_away_is_told_when_it_comes(site: Site) -> None:
     site.serve()
     until("it is told", lambda: site.heard)
     assert site.heard == [HEARD]
+
+
+def test_an_agent_that_is_too_old_to_know_is_told_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know this kind of message, as this one does not know the next release's."""
+    newer = HEADER.pack(2, VERSION, 77) + b"[]"
+    monkeypatch.setattr(
+        "felix_shim.peers.encode", lambda one: newer if isinstance(one, Moved) else encode(one)
+    )
+    site.serve()
+    site.herald.want({OWNER: HERE})
+    site.ended()
+    (said,) = site.cluster.log.of("cut_over_not_told")
+    assert said["reason"] == "node n1: a message of kind 77, which this agent is too old for"
+    assert (site.heard, len(site.dialled)) == ([], 1)
 
 
 def test_it_is_said_again_while_it_is_wanted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

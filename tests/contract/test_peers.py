@@ -27,6 +27,7 @@ from felix_shim.peer_messages import (
     Message,
     Refused,
     Request,
+    Unknown,
     encode,
 )
 from felix_shim.peers import Limits, Link, PeerServer, dial
@@ -99,7 +100,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(tmp_path, stack)
 
 
-def ask(link: Link) -> Message | None:
+def ask(link: Link) -> Message | Unknown | None:
     link.send(REQUEST)
     return link.receive(PATIENCE)
 
@@ -312,7 +313,6 @@ def test_a_session_ends_though_it_is_used(cluster: Cluster) -> None:
     "frame",
     [
         HEADER.pack(0, VERSION + 1, Kind.WANTED),
-        HEADER.pack(0, VERSION, 77),
         HEADER.pack(BODY_MAX + 1, VERSION, Kind.WANTED),
         HEADER.pack(4, VERSION, Kind.WANTED) + b"nope",
         HEADER.pack(60000, VERSION, Kind.WANTED) + b"[" * 60000,
@@ -331,6 +331,17 @@ def test_what_is_no_request_ends_the_connection(cluster: Cluster, frame: bytes) 
     assert cluster.asked == []
     with reach(server, cluster.credentials("n3")) as link:
         assert ask(link) == End(1)
+
+
+def test_what_a_newer_agent_says_is_refused_and_its_next_request_answered(
+    cluster: Cluster,
+) -> None:
+    server = cluster.serve(cluster.credentials("n1"))
+    with reach(server, cluster.credentials("n2")) as link:
+        link._sock.sendall(HEADER.pack(8, VERSION, 77) + b"whatever")
+        refused = link.receive(PATIENCE)
+        assert ask(link) == End(1)
+    assert refused == Refused("a message of kind 77, which this agent is too old for")
 
 
 def test_one_address_cannot_take_every_place(cluster: Cluster) -> None:

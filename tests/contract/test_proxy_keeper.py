@@ -6,9 +6,11 @@ import errno
 import io
 import json
 import os
+import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,16 @@ from tests.fakes.migration_proxies import short_directory, until
 FOR_EVER = [sys.executable, "-c", "import signal; signal.pause()"]
 
 
-def kept(control: Path, said: io.StringIO) -> tuple[ProxyKeeper, threading.Thread]:
-    keeper = ProxyKeeper(FOR_EVER, control, JsonLog(said), lambda: False)
+STUBBORN = "import signal; signal.signal(15, lambda *_: print('told', flush=True)); print('up')"
+
+
+def kept(
+    control: Path,
+    said: io.StringIO,
+    command: Sequence[str] = FOR_EVER,
+    hurry: Callable[[], bool] = bool,
+) -> tuple[ProxyKeeper, threading.Thread]:
+    keeper = ProxyKeeper(command, control, JsonLog(said), lambda: False, hurry)
     thread = threading.Thread(target=keeper.run, daemon=True)
     thread.start()
     return keeper, thread
@@ -75,6 +85,31 @@ def test_a_proxy_that_could_not_be_watched_is_not_left(monkeypatch: pytest.Monke
         keeper.stop()
         thread.join(120)
     assert "Too many open files" in said.getvalue()
+
+
+def test_a_second_signal_leaves_the_proxy_to_drain_by_itself(tmp_path: Path) -> None:
+    """It was told to, its streams go on, and the next agent finds it."""
+    out, said, second = tmp_path / "out", io.StringIO(), threading.Event()
+    drains = f'exec > {out}; exec {sys.executable} -uc "{STUBBORN}; import time; time.sleep(600)"'
+    with short_directory() as place:
+        keeper, thread = kept(place / "ctl", said, ["sh", "-c", drains], second.is_set)
+        until(lambda: out.exists() and out.read_text() == "up\n")
+        stopping = threading.Thread(target=keeper.stop, daemon=True)
+        stopping.start()
+        until(lambda: out.read_text() == "up\ntold\n")
+        assert stopping.is_alive(), "its drain is waited for"
+        second.set()
+        stopping.join(120)
+        thread.join(120)
+        (left,) = [
+            line["pid"]
+            for line in map(json.loads, said.getvalue().splitlines())
+            if line["event"] == "migration_proxy_left"
+        ]
+        assert out.read_text() == "up\ntold\n", "and it was not told again"
+        os.kill(left, signal.SIGKILL)  # fails if it is not there
+        os.waitpid(left, 0)
+    assert "migration_proxy_killed" not in said.getvalue()
 
 
 @pytest.mark.root

@@ -9,10 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
+from libtortie.linux.netns import Netns
 from tests.fakes.doc_pages import Command, unsaid
+from tests.fakes.fresh_names import fresh_name
+
+T = TypeVar("T")
 
 SECONDS = 300.0
 """How long a command may take, on a busy machine."""
@@ -26,7 +32,9 @@ class Desk:
         self.root = self.where = root / "home"
         self.environ: dict[str, str] = {}
         self.alone = False
-        """Whether it has a network of its own."""
+        """Whether each command has a network of its own."""
+        self.network = ""
+        """The namespace that is the desk's network, if not the machine's: its ports are free."""
         self._places = {place: root / place.strip("/").replace("/", "-") for place in _OWN}
         for place, mine in self._places.items():
             mine.mkdir()
@@ -47,6 +55,19 @@ class Desk:
                 made = mine / path.removeprefix(f"{own}/")
         made.parent.mkdir(parents=True, exist_ok=True)
         return made
+
+    def take_network(self, stack: ExitStack) -> None:
+        """Have a network of its own from now on, with nothing but itself in it."""
+        self.network = fresh_name("desk")
+        subprocess.run(["ip", "netns", "add", self.network], check=True)
+        stack.callback(subprocess.run, ["ip", "netns", "del", self.network], check=True)
+        subprocess.run(["ip", "-n", self.network, "link", "set", "lo", "up"], check=True)
+
+    def inside(self, work: Callable[[], T]) -> T:
+        """Do something in the desk's network; who listens there does so from then on."""
+        if not self.network:
+            return work()
+        return Netns(deadline=SECONDS).call(f"/run/netns/{self.network}", work)
 
     def type(self, command: Command) -> str:
         """Run a command as a page has it; what it printed."""
@@ -112,7 +133,8 @@ class Desk:
         up = ["ip link set lo up"] if self.alone else []
         whole = "\n".join([*binds, *up, f"cd {self.where}", script])
         spaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *network]
-        return ["unshare", *spaces, "bash", "-euo", "pipefail", "-c", whole]
+        there = ["nsenter", f"--net=/run/netns/{self.network}"] if self.network else []
+        return [*there, "unshare", *spaces, "bash", "-euo", "pipefail", "-c", whole]
 
     def _environ(self) -> Mapping[str, str]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -20,11 +20,12 @@ import pytest
 
 from felix_shim.kube_entries import followed_kinds
 from felix_shim.kube_events import KubeEvent
-from libtortie.history import history, migrations
+from libtortie.history import history
 from libtortie.linux.netns import Netns
 from libtortie.model.history import What
 from libtortie.model.keys import Kind, ResourceKey
 from libtortie.model.resources import Resource
+from libtortie.past_migrations import migrations
 from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from libtortie.errors import Unavailable
-from libtortie.history import PastMigration, history, migrations
+from libtortie.history import history
+from libtortie.past_migrations import PastMigration, migrations
 from tests.fakes import frames
 from tests.fakes.called_node import CalledNode
 from tests.fakes.fresh_names import fresh_name

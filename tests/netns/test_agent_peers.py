@@ -18,7 +18,7 @@ import pytest
 from felix_shim.exchange import Exchange, Permit
 from felix_shim.hand_over import HandOver
 from felix_shim.peer_credentials import Credentials, Files
-from felix_shim.peer_messages import Batch, End, Message, Refused, Request
+from felix_shim.peer_messages import Batch, End, Message, Refused, Request, Unknown
 from felix_shim.peers import Limits, Link, PeerServer, dial
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.objects import (
@@ -158,6 +158,7 @@ def _never(_: object) -> Link:
 def _answers(link: Link, request: Request) -> Iterator[Message]:
     link.send(request)
     while (message := link.receive(PATIENCE)) is not None:
+        assert not isinstance(message, Unknown)
         yield message
         if isinstance(message, End | Refused):
             return

@@ -208,6 +208,29 @@ def test_a_bird_of_the_agents_is_left_alone(node: Confined) -> None:
     assert node.bird() == pid
 
 
+def test_the_bird_of_a_killed_one_is_the_next_ones(node: Confined) -> None:
+    """No session ends, nobody has to end anything, and it is looked after as an own one."""
+    node.start()
+    config, log = node.root / "node.yaml", node.root / "bird.log"
+    first = Service(node.name, config, log)
+    pid = until("BIRD runs", node.bird)
+    first.stop(signal.SIGKILL)
+    assert node.bird() == pid
+    second = Service(node.name, config, log)
+    (line,) = until("it is adopted", lambda: second.said("bird_adopted"))
+    assert line["pid"] == pid == node.bird()
+    assert second.stop() == 0
+    assert not node.control.exists(), "ended, in the way that keeps routes"
+    third = Service(node.name, config, log)
+    pid = until("another BIRD runs", node.bird)
+    third.stop(signal.SIGKILL)
+    fourth = Service(node.name, config, log)
+    until("it is adopted", lambda: len(fourth.said("bird_adopted")) == 2)
+    os.kill(pid, signal.SIGKILL)
+    assert fourth.process.wait(DEADLINE) == 1
+    assert fourth.said("bird_ended")
+
+
 def test_it_ends_with_bird(node: Confined) -> None:
     """For its supervisor to start both again."""
     node.start()

@@ -8,10 +8,10 @@ import click
 
 from ipam.vm_handles import VMHandle, read_vm_handles
 from libtortie.errors import InvalidInput, TortieError, Unauthorized, first_line
-from libtortie.history import migrations
 from libtortie.kube.migrations import Migration
 from libtortie.model.keys import Kind, Resources
 from libtortie.model.resources import Resource, WorkloadEndpoint
+from libtortie.past_migrations import migrations
 from libtortie.wording import visible
 from tortiectl.annals import all_told
 from tortiectl.kubevirt import overview as views

@@ -8,7 +8,7 @@ from typing import Any
 
 from ipam import vm_handles
 from ipam.vm_handles import VMHandle
-from libtortie.history import PastMigration, sentence
+from libtortie.history import sentence
 from libtortie.json_lines import objects
 from libtortie.kube.migrations import Migration
 from libtortie.model.history import Fact, stamp, to_wire
@@ -16,6 +16,7 @@ from libtortie.model.ipam import Owner
 from libtortie.model.policy_wire import read_policy
 from libtortie.model.resources import Resource, WorkloadEndpoint
 from libtortie.model.selectors import parse
+from libtortie.past_migrations import APART, PastMigration
 from tortiectl.kubevirt.objects import VMI
 from tortiectl.text_tables import columns
 
@@ -142,7 +143,8 @@ def moved(one: PastMigration) -> str:
     """A migration that the history knows."""
     when = stamp(one.began) if one.began else "?"
     took = "" if one.downtime_ms is None else f", network downtime {one.downtime_ms:g} ms"
-    return f"{when} {one.source or '?'} to {one.target or '?'}: {one.outcome}{took}"
+    doubt = f" ({APART.format(one.apart.total_seconds())})" if one.apart else ""
+    return f"{when} {one.source or '?'} to {one.target or '?'}: {one.outcome}{took}{doubt}"
 
 
 def _move_document(one: PastMigration) -> dict[str, Any]:
@@ -155,6 +157,7 @@ def _move_document(one: PastMigration) -> dict[str, Any]:
         "outcome": one.outcome,
         "networkDowntimeMs": one.downtime_ms,
         "signToRouteMs": one.sign_to_route_ms,
+        "clocksApartSeconds": one.apart.total_seconds(),
     }
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from libtortie.model.ipam import Persistence
-from libtortie.model.move_limits import Limit, felix_limits, pool_limits
+from libtortie.model.move_limits import Layers, Limit, felix_limits, layers_of, pool_limits
 from libtortie.model.resources import IPPool
 from tortiectl.kubevirt.objects import VMI
 from tortiectl.preflight.findings import Finding, Severity, Subject
@@ -45,11 +45,12 @@ def check_network(cluster: Cluster, vmis: Sequence[VMI]) -> Iterator[Finding]:
         return
     addresses = addresses_of(moving)
     yield from _persistence(network, len(moving))
+    layers = layers_of(network.felix, cluster.nodes)
     for pool in network.pools:
         if _serves(pool, addresses):
-            yield from _pool(pool, network)
-    for felix in network.felix.values():
-        yield from (_finding(one, one.remedy) for one in felix_limits(felix))
+            yield from _pool(pool, network, layers)
+    limits = dict.fromkeys(one for each in layers for one in felix_limits(each))
+    yield from (_finding(one, one.remedy) for one in limits)
     yield from _policy_timeout(network)
 
 
@@ -72,8 +73,8 @@ def _finding(limit: Limit, fix: str) -> Finding:
     return Finding(limit.severity, Subject(limit.kind, limit.name), limit.code, limit.text, fix)
 
 
-def _pool(pool: IPPool, network: Network) -> Iterator[Finding]:
-    for limit in pool_limits(pool, tuple(network.felix.values())):
+def _pool(pool: IPPool, network: Network, layers: Iterable[Layers]) -> Iterator[Finding]:
+    for limit in dict.fromkeys(pool_limits(pool, layers)):
         fix = _pool_fix(pool, network, limit) if limit.field else limit.remedy
         more = ", or VXLAN where a plain network cannot be had" if limit.code == "IPIP" else ""
         yield _finding(limit, fix + more)

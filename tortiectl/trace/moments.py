@@ -2,7 +2,9 @@
 
 KubeVirt's own times are whole seconds; agents' are microseconds, each by its node's clock. The
 target's clock is the one: another node's times are moved where they would have an effect before its
-cause (the source hears of a cut-over after the target has raised the route, never before).
+cause (the source hears of a cut-over after the target has raised the route, never before). A node
+whose clock is so wrong that what it saw of the migration was before or after it by KubeVirt's is
+moved to where it fits.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from libtortie.timeline import (
     SECOND,
     Moment,
     Timeline,
+    misfits,
     moment_of,
+    moved,
     time_of,
     zero_of,
 )
@@ -81,7 +85,8 @@ def of_log(text: str, subject: Subject) -> Iterator[Moment]:
         when, event = time_of(str(body.get("time", ""))), str(body.get("event", ""))
         if when is not None and event:
             source = _SOURCES.get(event, "agent")
-            yield Moment(when, str(body.get("node", "?")), source, _words(event, body), event)
+            words, own = _words(event, body), _names(body, subject)
+            yield Moment(when, str(body.get("node", "?")), source, words, event, own=own)
 
 
 def of_history(facts: Iterable[Fact], subject: Subject, *, steps: bool) -> Iterator[Moment]:
@@ -91,6 +96,12 @@ def of_history(facts: Iterable[Fact], subject: Subject, *, steps: bool) -> Itera
         theirs = fact.namespace == subject.namespace and fact.pod in subject.pods
         if (own or theirs) and (steps or fact.what is not What.MIGRATION):
             yield moment_of(fact)
+
+
+def _names(body: Mapping[str, Any], subject: Subject) -> bool:
+    """Whether a line is of the migration itself; that of a pod's leaving names the one before."""
+    of_it = bool(subject.uid) and body.get("migration_uid") == subject.uid
+    return of_it and body.get("from") != "base"
 
 
 def _belongs(body: Mapping[str, Any], subject: Subject) -> bool:
@@ -110,20 +121,21 @@ def _words(event: str, body: Mapping[str, Any]) -> str:
 
 
 def timeline(found: Iterable[Moment], subject: Subject, given: Mapping[str, timedelta]) -> Timeline:
-    """One clock: the target's. `given` are shifts that the user knows."""
+    """One clock: the target's, if that fits KubeVirt's. `given` are shifts that the user knows."""
     moments = [replace(one, time=one.time + given.get(one.where, EXACT)) for one in found]
-    moments = _of_its_time(moments)
-    shifts = dict(given)
+    rough = {node: by for node, by in misfits(moments).items() if node not in given}
+    moments = _of_its_time(moved(moments, rough))
+    shifts = {**given, **rough}
     lag = _lag(moments)
     source = subject.source_node
     if lag and source and source not in given:
-        shifts[source] = lag
+        shifts[source] = shifts.get(source, EXACT) + lag
         moments = [
             replace(one, time=one.time + lag) if one.where == source and not one.precision else one
             for one in moments
         ]
     ordered = tuple(sorted(moments))
-    return Timeline(ordered, shifts, zero_of(ordered))
+    return Timeline(ordered, shifts, zero_of(ordered), rough=frozenset(rough))
 
 
 def _of_its_time(moments: Sequence[Moment]) -> list[Moment]:

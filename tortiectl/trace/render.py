@@ -22,7 +22,11 @@ def notes(timeline: Timeline) -> Iterator[str]:
     """What is to be known of the clock."""
     yield f"0 is {timeline.zero:%Y-%m-%d %H:%M:%S.%f} UTC; ~ are times in whole seconds"
     for node, shift in sorted(timeline.shifts.items()):
-        yield f"the clock of {node} was moved by {ms_of(shift):+.3f} ms"
+        yield f"the clock of {node} was moved by {ms_of(shift):+.3f} ms{_why(node, timeline)}"
+
+
+def _why(node: str, timeline: Timeline) -> str:
+    return " to fit KubeVirt's times; seconds are uncertain" if node in timeline.rough else ""
 
 
 def lines(timeline: Timeline, title: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from felix_shim.health import (
     LASTING_SECONDS,
+    QUIET_SECONDS,
     STALLED_SECONDS,
     WATCH_SECONDS,
     Failing,
@@ -73,6 +74,38 @@ def test_a_moments_failure_is_not_told() -> None:
     assert wrong(ready(fault, 10.0 + LASTING_SECONDS)) == {"policy": "busy"}
     assert wrong(ready(replace(WELL, works={"survey": Failing(0.0, "busy")}), LONG)) == {}
     assert wrong(live(replace(WELL, stalled=STALLED_SECONDS - 0.1))) == {}
+
+
+def losses(clock: list[float], watched: Watched, every: float, event: str) -> list[bool]:
+    """A watch that lasts so long each time; whether the agent is ready right before each loss."""
+    found = []
+    for _ in range(12):
+        clock[0] += every
+        works, watches = watched.failing()
+        found.append(not wrong(ready(replace(WELL, works=works, watches=watches), clock[0])))
+        watched.told(event, {"kind": "pods", "scope": "pods", "reason": "cut", "retry_seconds": 1})
+        if event == "watch_lost":
+            watched.told("watch_found", {"scope": "pods"})
+    return found
+
+
+@pytest.mark.parametrize("event", ["watch_lost", "api_watch_lost"])
+@pytest.mark.parametrize("every", [8.0, 15.0])
+def test_a_watch_that_never_lasts_makes_it_unready_in_the_end(event: str, every: float) -> None:
+    clock = [0.0]
+    watched = Watched(lambda: clock[0])
+    found = losses(clock, watched, every, event)
+    assert found[0]
+    assert not any(found[4:])
+    clock[0] += QUIET_SECONDS
+    works, watches = watched.failing()
+    assert wrong(ready(replace(WELL, works=works, watches=watches), clock[0])) == {}
+
+
+@pytest.mark.parametrize("event", ["watch_lost", "api_watch_lost"])
+def test_a_watch_that_is_renewed_now_and_then_does_not(event: str) -> None:
+    clock = [0.0]
+    assert all(losses(clock, Watched(lambda: clock[0]), 30.0, event))
 
 
 def test_many_watches_are_told_in_one_line() -> None:

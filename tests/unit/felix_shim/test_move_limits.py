@@ -10,7 +10,7 @@ from felix_shim.cluster import FELIX, POOLS
 from felix_shim.events import Stored
 from felix_shim.move_limits import EVENT
 from libtortie.model.keys import Kind
-from libtortie.model.move_limits import Limit, Severity, felix_limits, pool_limits
+from libtortie.model.move_limits import Limit, Severity, felix_limits, layers_of, pool_limits
 from libtortie.model.resources import FelixConfiguration, IPPool
 from tests.fakes.agent_world import Bench, endpoint_record, resource_record
 from tests.fakes.migrating_bench import succeed, target_bench
@@ -103,6 +103,31 @@ def test_this_nodes_settings_count_and_other_nodes_do_not() -> None:
     assert "FelixConfiguration node.n1" in str(bench.log.of(EVENT)[0]["text"])
 
 
+def test_what_is_put_right_for_this_node_is_no_limit_here() -> None:
+    bench = started()
+    felix(
+        bench, "node.n1", wireguardEnabled=False, ipv4ElevatedRoutePriority=900, vxlanEnabled=True
+    )
+    felix(bench, wireguardEnabled=True, ipv4ElevatedRoutePriority=1023, vxlanEnabled=False)
+    pool(bench, "Always")
+    assert told(bench) == []
+    felix(bench, "node.n1", ipv4NormalRoutePriority=900, ipv4ElevatedRoutePriority=800)
+    assert told(bench) == ["OverlayOff", "WireGuard"]
+    felix(bench, "node.n1", ipv4NormalRoutePriority=1000)
+    assert told(bench)[2:] == ["RoutePriorities"], "of both together"
+    assert "FelixConfiguration node.n1" in str(bench.log.of(EVENT)[2]["text"])
+
+
+def test_whose_settings_a_cluster_has() -> None:
+    felixes = {name: made(Kind.FELIX_CONFIGURATION, {}) for name in ("default", "node.a", "node.b")}
+    one, a, b = felixes.values()
+    assert layers_of(felixes, ["a", "c"]) == [[one], [one, a]]
+    assert layers_of(felixes, ["a", "b"]) == [[one, a], [one, b]], "nobody has the default alone"
+    assert layers_of(felixes, []) == [[one, a], [one, b]]
+    assert layers_of({"default": one}, []) == [[one]]
+    assert layers_of({}, ["a"]) == [[]]
+
+
 def test_a_vm_that_comes_later_and_a_restart_of_the_agent_are_told() -> None:
     bench = started(vm=False)
     pool(bench, natOutgoing=True)
@@ -135,7 +160,7 @@ def test_an_overlay_that_is_off_concerns_pools_of_the_overlay_and_ipv4() -> None
     def codes(**spec: Any) -> list[str]:
         found = made(Kind.IP_POOL, spec)
         assert isinstance(found, IPPool)
-        return [one.code for one in pool_limits(found, (off,))]
+        return [one.code for one in pool_limits(found, [[off]])]
 
     assert codes(cidr=CIDR, vxlanMode="CrossSubnet") == ["OverlayOff"]
     assert codes(cidr=CIDR) == []
@@ -151,7 +176,7 @@ def test_every_limit_says_what_to_do() -> None:
             "liveMigrationRouteConvergenceTime": "soon",
         },
     )
-    found = list(felix_limits(worst))
+    found = list(felix_limits([worst]))
     assert [one.code for one in found] == ["WireGuard", "RoutePriorities", "ConvergenceTime"]
     assert all(one.remedy for one in found)
     bare = Limit(Severity.RISK, "IPPool", "p", "X", "x is on", "x", value=False)

@@ -20,6 +20,7 @@ from felix_shim.peer_messages import (
     Moved,
     Refused,
     Request,
+    Unknown,
     batches,
     decode,
     encode,
@@ -43,6 +44,7 @@ LARGEST = Flow(
 def read(frame: bytes) -> Message:
     length, kind = parse_header(frame[: HEADER.size])
     assert length == len(frame) - HEADER.size
+    assert isinstance(kind, Kind)
     return decode(kind, frame[HEADER.size :])
 
 
@@ -81,11 +83,15 @@ def test_a_long_reason_is_cut() -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [(1, VERSION + 1, 1), (1, 0, 1), (BODY_MAX + 1, VERSION, 1), (1, VERSION, 0), (1, VERSION, 99)],
+    [(1, VERSION + 1, 1), (1, 0, 1), (BODY_MAX + 1, VERSION, 1), (BODY_MAX + 1, VERSION, 99)],
 )
 def test_another_header_is_malformed(header: tuple[int, int, int]) -> None:
     with pytest.raises(Malformed):
         parse_header(HEADER.pack(*header))
+
+
+def test_a_kind_that_a_newer_agent_knows_is_read_past() -> None:
+    assert parse_header(HEADER.pack(7, VERSION, 99)) == (7, Unknown(99))
 
 
 @pytest.mark.parametrize(

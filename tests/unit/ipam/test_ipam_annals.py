@@ -10,10 +10,10 @@ import pytest
 from ipam.annals import Annals, facts_of
 from ipam.block import assign, new_block, release
 from ipam.client import AddressRequest, IPAMClient
-from libtortie.history import migrations
 from libtortie.model.history import Fact, What
 from libtortie.model.keys import IPNetwork
 from libtortie.model.plain_ip import plain_network
+from libtortie.past_migrations import migrations
 from tests.fakes.faulty_store import Fault, FaultyStore, StepwiseStore
 from tests.fakes.ipam_world import START, World, plain_pod, pool, vm_pod
 

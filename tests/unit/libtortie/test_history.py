@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from libtortie.datastore.history_codec import facts_from_wire
 from libtortie.datastore.memory import MemoryDatastore
 from libtortie.datastore.port import Datastore, Record, Value
 from libtortie.errors import Malformed, Unavailable
@@ -21,7 +22,6 @@ from libtortie.history import (
     Direct,
     history,
     keep,
-    migrations,
     outdated,
     prune,
     pruned,
@@ -32,6 +32,7 @@ from libtortie.history import (
 from libtortie.history_spool import Spool, read_facts
 from libtortie.model.history import Fact, Facts, Lane, Step, What, from_wire, to_wire
 from libtortie.model.keys import History, HistoryKey, Key
+from libtortie.past_migrations import migrations
 
 NOW = datetime(2026, 8, 22, 13, 30, 0, 125000, tzinfo=UTC)
 ADDRESS = ip_address("10.65.0.7")
@@ -129,6 +130,15 @@ def test_a_record_that_cannot_be_read_is_named_and_hides_nothing() -> None:
     assert [one.what for one in found.facts] == [What.GRANTED]
     (text,) = found.unreadable
     assert text == "/tortie/v1/history/vm/0000000000001-0123456789ab: facts: not a list"
+
+
+def test_a_kind_of_facts_that_a_newer_program_knows_hides_no_others() -> None:
+    newer = {"at": "2026-08-22T13:30:00Z", "what": "of-a-newer-agent"}
+    assert facts_from_wire("here", {"facts": [newer, to_wire(fact())]}) == Facts((fact(),))
+    with pytest.raises(Malformed, match="only such as a newer version knows"):
+        facts_from_wire("here", {"facts": [newer]})
+    with pytest.raises(Malformed, match=r"facts\[0\]"):
+        facts_from_wire("here", {"facts": [{"at": newer["at"]}, to_wire(fact())]})
 
 
 def test_repeating_what_was_kept_changes_nothing() -> None:
@@ -341,6 +351,39 @@ def test_how_a_migration_ends() -> None:
     assert migrations(MOVE[:3])[0].outcome == "running"
     assert migrations([*MOVE[:2], step(Step.LEFT, 4)])[0].outcome == "lost"
     assert migrations([*MOVE[:2], step(Step.REFUSED, 4)])[0].outcome == "refused"
+
+
+def chain(hours: float) -> list[Fact]:
+    """From n1 to n2 and, a minute later, on to n3, whose clock is so wrong."""
+    details = {"source": "n2", "migration_uid": "m2"}
+    to_n3: dict[str, Any] = {"pod": "l-c", "node": "n3", "before": "l-b", "details": details}
+    return [
+        *MOVE,
+        fact(What.TARGETED, after=60 + 3600 * hours, **to_n3),
+        fact(What.PROMOTED, after=63 + 3600 * hours, **to_n3),
+    ]
+
+
+@pytest.mark.parametrize("hours", [0, 1, -1])
+def test_migrations_of_a_vm_are_in_the_order_of_its_pods(hours: float) -> None:
+    newest, oldest = migrations(chain(hours))
+    assert (newest.migration_uid, oldest.migration_uid) == ("m2", "m1")
+    apart = 3540 if hours < 0 else 0
+    assert (round(newest.apart.total_seconds()), oldest.apart) == (apart, timedelta(0))
+
+
+def test_pods_that_follow_each_other_in_a_circle_end_nothing() -> None:
+    circle = [
+        fact(What.TARGETED, pod=pod, before=before, details={"migration_uid": uid})
+        for pod, before, uid in (("a", "b", "m1"), ("b", "a", "m2"), ("c", "c", "m3"))
+    ]
+    assert {one.migration_uid for one in migrations(circle)} == {"m1", "m2", "m3"}
+
+
+def test_a_vm_that_moved_on_had_come() -> None:
+    assert migrations([*MOVE, step(Step.LEFT, 99)])[0].outcome == "settled"
+    assert migrations([*MOVE, step(Step.LEFT, 99)])[0].ended == NOW + timedelta(seconds=33)
+    assert migrations([*MOVE[:5], step(Step.LEFT, 4)])[0].outcome == "settled"
 
 
 def test_the_networks_downtime_is_what_the_first_arrival_took() -> None:

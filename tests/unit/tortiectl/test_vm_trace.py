@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from libtortie.kube.migrations import Migration
 from libtortie.timeline import Timeline, of_migration, picture
 from tortiectl.trace.moments import of_events, of_log, subject_of, timeline
@@ -104,6 +106,53 @@ def test_zero_is_the_first_sign() -> None:
 def test_lines_of_another_time_are_left_out() -> None:
     later = line("sign", "n2", 7, endpoint="shop/new/eth0").replace("T00:00", "T05:00")
     assert all(one.event != "sign" for one in told(later).moments)
+
+
+def set_to(text: str, hours: int) -> str:
+    """A log by a clock that is so wrong."""
+    day = "2026-01-01" if hours > 0 else "2025-12-31"
+    return text.replace("2026-01-01T00:00", f"{day}T{hours % 24:02d}:00")
+
+
+BEGUN = line("migration_begun", "n2", 6, endpoint="shop/new/eth0", migration_uid="job")
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+@pytest.mark.parametrize("both", [False, True])
+def test_nodes_whose_clocks_are_an_hour_wrong_fit_into_the_migration(
+    hours: int, *, both: bool
+) -> None:
+    target = set_to(f"{BEGUN}\n{TARGET}", hours)
+    found = told(target, set_to(SOURCE, hours) if both else SOURCE)
+    seen = [one.event for one in found.moments if one.source in ("agent", "IPAM")]
+    assert [one for one in seen if one != "cut_over_noticed"] == [
+        "migration_begun",
+        "sign",
+        "route_raised",
+        "owner_swapped",
+    ]
+    times = {one.event: one.time for one in found.moments}
+    assert times["cut_over_noticed"] >= times["route_raised"], "never before its cause"
+    first, last = found.moments[0].time, found.moments[-1].time
+    assert timedelta(0) <= last - first < timedelta(seconds=20)
+    (note,) = [one for one in lines(found, "t") if "clock of n2" in one]
+    assert note.endswith("to fit KubeVirt's times; seconds are uncertain")
+    assert found.rough >= {"n2"}
+    ms = [each["ms"] for each in document(found, "m")["moments"] if each["event"] == "route_raised"]
+    assert ms == [2.0], "what one node saw keeps its distances"
+
+
+def test_a_shift_that_the_user_knows_is_not_guessed() -> None:
+    target = set_to(f"{BEGUN}\n{TARGET}", 1)
+    found = told(target, n2=timedelta(hours=-1))
+    assert (found.shifts, found.rough) == ({"n2": timedelta(hours=-1)}, frozenset())
+
+
+def test_that_a_pod_leaves_by_the_next_migration_says_nothing_of_a_clock() -> None:
+    left = line("migration_transition", "n2", 7, migration_uid="job", **{"from": "base"})
+    found = told(left.replace("T00:00", "T05:00"))
+    assert found.shifts == {}
+    assert all(one.source != "agent" for one in found.moments)
 
 
 def test_json_and_page_are_whole_whatever_the_texts_are() -> None:
