@@ -258,7 +258,7 @@ class Chores:
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
         world, routes = self.world, self.out.routes
-        addresses = set()
+        addresses = set(world.elsewhere.lingering())
         urgent = False
         for local in world.roster:
             if local.endpoint.vm is None:

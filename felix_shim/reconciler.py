@@ -297,6 +297,9 @@ class Reconciler:
                 saved, kernel_raised=raised, kernel_normal=normal, target=target
             )
             local.returned = known is not None and known.returned
+        if known is None:
+            before, _ = self._world.elsewhere.of(local)  # what is newer than the endpoint counts
+            local.machine = replace(local.machine, seen_raise=before, last_raise=before)
         if local.machine.state is not State.BASE:
             self._log.info(
                 "migration_begun",
