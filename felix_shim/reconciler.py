@@ -287,14 +287,16 @@ class Reconciler:
         if local is None:
             return
         known = self._recalled().of(local.id, local.endpoint.container_id)
-        if self._identity.kube:
+        if self._identity.kube and local.endpoint.vm is not None:
             present = [route for dst in local.destinations for route in self._routes.actual(dst)]
             settings, interface = self._world.settings, local.endpoint.interface
             normal, raised = evidence(interface, present, settings.ipv4, settings.ipv6)
-            target = local.endpoint.migration_uid if local.endpoint.vm else ""
             saved = known.machine if known is not None else None
             local.machine = recover(
-                saved, kernel_raised=raised, kernel_normal=normal, target=target
+                saved,
+                kernel_raised=raised,
+                kernel_normal=normal,
+                target=local.endpoint.migration_uid,
             )
             local.returned = known is not None and known.returned
         if known is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from libtortie.errors import KernelError
 from tests.fakes.agent_world import Bench, endpoint_record
-from tests.unit.felix_shim.test_reconciler_migration import target_bench
+from tests.fakes.migrating_bench import target_bench
 
 MOST_A_MINUTE = 60 // 5 + 1
 """Attempts, at the longest delay between two of them."""
