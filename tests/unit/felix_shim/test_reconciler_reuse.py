@@ -8,7 +8,8 @@ from ipaddress import ip_address
 import pytest
 
 from felix_shim.migration import State
-from tests.fakes.agent_world import ADDRESS, NODE, Bench, endpoint_record, instance
+from felix_shim.model import EndpointId
+from tests.fakes.agent_world import ADDRESS, NAMESPACE, NODE, Bench, endpoint_record, instance
 
 ELSEWHERE = "172.31.1.9"
 
@@ -34,7 +35,11 @@ def test_a_pod_of_later_has_its_route_though_bird_is_silent(killed: bool) -> Non
     bench.seen(instance(NODE, uid="vmi-uid-2"))
     bench.attach(endpoint_record("next", vmi_uid="vmi-uid-2"))
     assert bench.metrics("next") == [1024]
-    moves = [one for one in bench.log.of("migration_transition") if one["endpoint"].pod == "next"]
+    moves = [
+        one
+        for one in bench.log.of("migration_transition")
+        if one["endpoint"] == EndpointId(NAMESPACE, "next")
+    ]
     assert not moves, "nor did it lose it for a moment"
 
 
