@@ -207,14 +207,19 @@ class ServiceSource:
             complaint.about("")
             with self._lock:
                 if isinstance(event, Applied):
-                    known[_name(event.object)] = value(event.object)
+                    name, now = _name(event.object), value(event.object)
+                    news = known.get(name) != now
+                    known[name] = now
                 elif isinstance(event, Gone):
-                    known.pop(_name(event.object), None)
+                    news = known.pop(_name(event.object), None) is not None
                 else:
-                    for name in known.keys() - client.names:
+                    gone = known.keys() - client.names
+                    news = bool(gone) or kind not in self._synced
+                    for name in gone:
                         del known[name]
                     self._synced.add(kind)
-                self._tell()
+                if news:  # a list brings all of them again, and telling costs what there is
+                    self._tell()
 
     def _refused(self, error: TortieError) -> None:
         """An API that does not let us see services is not waited for: there are none, then.

@@ -206,11 +206,6 @@ class Chores:
         self.rules_ready = True
         world = self.world
         self._latest_rules = self._job_serials.get(done.generation, self._latest_rules)
-        self._job_serials = {
-            generation: serial
-            for generation, serial in self._job_serials.items()
-            if generation > done.generation
-        }
         whole = True
         for endpoint, wire in self._policy_jobs.get(done.generation, ()):
             local = world.roster.get(endpoint)
@@ -221,13 +216,18 @@ class Chores:
                 continue
             local.in_force = local.in_force or done.generation
             world.due.destinations.update(local.destinations)
-        self._policy_jobs = {
-            generation: members
-            for generation, members in self._policy_jobs.items()
-            if generation > done.generation
-        }
+        self.forget_jobs(done.generation)
         world.due.chores.add(STATUS)
         return whole
+
+    def forget_jobs(self, generation: int) -> None:
+        """Jobs up to this one are done, failed, or gave way to it: nothing is heard of them."""
+        self._job_serials = {
+            one: serial for one, serial in self._job_serials.items() if one > generation
+        }
+        self._policy_jobs = {
+            one: members for one, members in self._policy_jobs.items() if one > generation
+        }
 
     def lay_overlay(self) -> None:
         """The overlay, once all that it is made of was listed. Others wait for a VM's new way."""
@@ -258,7 +258,7 @@ class Chores:
     def ask_raises(self) -> None:
         """Say which addresses other nodes may have raised; without BIRD, look at the kernel."""
         world, routes = self.world, self.out.routes
-        addresses = set()
+        addresses = set(world.elsewhere.lingering())
         urgent = False
         for local in world.roster:
             if local.endpoint.vm is None:

@@ -56,6 +56,9 @@ class Elsewhere:
                 known.add(address)
         self.raises = self.raises.observe(asked, raised)
         self.announced = (self.announced - frozenset(asked)) | known
+        if said is not None:
+            self._by_bgp = {one: told for one, told in self._by_bgp.items() if self._matters(one)}
+            self.announced = frozenset(filter(self._matters, self.announced))
         return (self.raises, self.announced) != before
 
     def of(self, local: Local) -> tuple[int, bool]:
@@ -69,6 +72,19 @@ class Elsewhere:
                 if believed or not hop.startswith(_OVERLAID):
                     newest = max(newest, number)
         return newest, not self.announced.isdisjoint(addresses)
+
+    def lingering(self) -> frozenset[IPAddress]:
+        """Addresses that BGP had raised elsewhere when the last workload here that had them went.
+        The same raise must not pass for a new one, nor an old one for one that is still there."""
+        return frozenset(
+            address
+            for address, hops in self.raises.numbers.items()
+            if not self.roster.with_address(address)
+            and not all(hop.startswith(_OVERLAID) for hop in hops)
+        )
+
+    def _matters(self, address: IPAddress) -> bool:
+        return bool(self.roster.with_address(address)) or address in self.raises.numbers
 
     def _remembered(self, address: IPAddress) -> tuple[str, bool]:
         """BGP was not asked yet: what it said before this start still holds."""

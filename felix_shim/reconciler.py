@@ -93,6 +93,7 @@ class Reconciler:
         self._backoff = Backoff()
         self._memory: Memory | None = None
         self._failed_routes: set[IPNetwork] = set()
+        self._retries: set[str] = set()
         self._ways = Ways(self._routes, self._world.overlay)
         self._strangers: set[IPNetwork] = set()
         self._signs_dropped = 0
@@ -286,16 +287,21 @@ class Reconciler:
         if local is None:
             return
         known = self._recalled().of(local.id, local.endpoint.container_id)
-        if self._identity.kube:
+        if self._identity.kube and local.endpoint.vm is not None:
             present = [route for dst in local.destinations for route in self._routes.actual(dst)]
             settings, interface = self._world.settings, local.endpoint.interface
             normal, raised = evidence(interface, present, settings.ipv4, settings.ipv6)
-            target = local.endpoint.migration_uid if local.endpoint.vm else ""
             saved = known.machine if known is not None else None
             local.machine = recover(
-                saved, kernel_raised=raised, kernel_normal=normal, target=target
+                saved,
+                kernel_raised=raised,
+                kernel_normal=normal,
+                target=local.endpoint.migration_uid,
             )
             local.returned = known is not None and known.returned
+        if known is None:
+            before, _ = self._world.elsewhere.of(local)  # what is newer than the endpoint counts
+            local.machine = replace(local.machine, seen_raise=before, last_raise=before)
         if local.machine.state is not State.BASE:
             self._log.info(
                 "migration_begun",
@@ -445,6 +451,8 @@ class Reconciler:
     def _done(self, done: Done) -> None:
         if done.error:
             self._log.warning("apply_failed", work=done.lane, reason=done.error)
+            if done.lane == POLICY:
+                self._chores.forget_jobs(done.generation)
             self._retry(done.lane)
             return
         if done.lane == POLICY and not self._chores.policy_applied(done):
@@ -455,6 +463,10 @@ class Reconciler:
             self._look_at_gate()
 
     def _retry(self, work: str) -> None:
+        """Once more, later: one attempt that is to come does for all that fails meanwhile."""
+        if work in self._retries:
+            return
+        self._retries.add(work)
         delay = self._backoff.failed(work)
         self._timers.add(self._clocks.monotonic() + delay, Retry(work))
 
@@ -473,10 +485,12 @@ class Reconciler:
                     self._world.due.destinations.add(dst)
                 case Gated(endpoint):
                     self._look_at_gate(endpoint)
-                case Retry(work) if work == ROUTES:
-                    self._world.due.destinations |= self._failed_routes
                 case Retry(work):
-                    self._world.due.chores.add(work)
+                    self._retries.discard(work)
+                    if work == ROUTES:
+                        self._world.due.destinations |= self._failed_routes
+                    else:
+                        self._world.due.chores.add(work)
                 case Resync():
                     self._world.resyncs += 1
                     self._world.everything()

@@ -202,6 +202,7 @@ class Telemetry:
             "migration_begun": self._begun,
             "route_failed": lambda _: self.work.route_failures.add(),
             "migration_transition": self._moved,
+            "endpoint_removed": self._gone,
             "cut_over_noticed": self._noticed,
             "policy_gate_opened": lambda fields: self._gated("ready", fields),
             "policy_gate_late": lambda fields: self._gated("late", fields),
@@ -300,6 +301,11 @@ class Telemetry:
     def _begun(self, fields: Fields) -> None:
         if str(fields.get("state", "")) in RAISED:
             self._raises.begin(fields.get("endpoint"), self._monotonic())
+
+    def _gone(self, fields: Fields) -> None:
+        """Whatever had begun is over."""
+        for pending in (self._raises, self._heard, self._swaps, self._notices):
+            pending.end(fields.get("endpoint"))
 
     def _oldest_raise(self) -> float:
         since = self._raises.oldest()

@@ -292,6 +292,8 @@ class World:
             begun = fresh.id not in self.due.newcomers
         else:
             begun = False
+            if known is not None:
+                self._tell("endpoint_removed", known.endpoint)
             self._tell("endpoint_added", fresh.endpoint)
         if known is not None:
             self._destinations(known)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from felix_shim import bird_services
 from felix_shim.bird_passwords import REFUSED_SECONDS
 from felix_shim.bird_services import (
     EndpointSlice,
@@ -180,3 +181,37 @@ def test_who_may_not_see_services_does_not_wait_for_them() -> None:
     finally:
         following.stop()
     assert following.told[0] == BgpTold(services=frozenset())
+
+
+def test_a_list_of_what_is_known_costs_no_look_at_everything(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube, looks = following.kube, []
+
+    def counted(*args: Any) -> frozenset[ServiceAddress]:
+        looks.append(args)
+        return addresses_of(*args)
+
+    monkeypatch.setattr(bird_services, "addresses_of", counted)
+    kube.put(service("Local"), Service)
+    for number in range(50):
+        kube.put(service("Local", f"web-{number}"), Service)
+        kube.put(endpoints("elsewhere", name=f"slice-{number}"), EndpointSlice)
+    following.start()
+    following.until(*all_of(here=False))
+    before = len(looks)
+    list_again(kube)
+    kube.put(endpoints("third", name="slice-1"), EndpointSlice)
+    kube.put(endpoints(NODE, name="slice-2"), EndpointSlice)
+    following.until(*all_of(here=False), *all_of(here=True))
+    assert len(looks) - before == 1
+
+
+def list_again(kube: FakeKube) -> None:
+    """Have both kinds listed once more: a watch that has only just been asked for is cut, too."""
+    wanted = {"services", "endpointslices"}
+    before, end = len(kube.calls), time.monotonic() + 60
+    while not wanted <= {plural for verb, plural in kube.calls[before:] if verb == "list"}:
+        assert time.monotonic() < end, kube.calls
+        kube.cut_watches(errors.Compacted("a while ago"))
+        time.sleep(0.05)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from felix_shim.cluster import FELIX
 from felix_shim.migration import State
+from libtortie.model.keys import Kind
 from tests.fakes.agent_world import (
     NODE,
     Bench,
     endpoint_record,
     instance,
     migration,
+    resource_record,
 )
 from tests.fakes.migrating_bench import CONVERGENCE, succeed, target_bench
 
@@ -158,3 +161,21 @@ def test_a_source_does_not_hold_its_seat_against_a_migration() -> None:
     assert bench.owned == {}, "the VMIs' watch may be the slower one"
     bench.seen(migration("m1", "Failed", source="src", target="tgt"))
     assert len(bench.owned) == 1
+
+
+def test_a_route_that_was_an_ordinary_one_raises_no_pod() -> None:
+    """The priorities changed while the agent was away: what was normal is elevated now."""
+    bench = Bench()
+    bench.start()
+    web = endpoint_record("web", vm=False)
+    bench.attach(web)
+    assert bench.metrics("web") == [1024]
+    settings = resource_record(
+        Kind.FELIX_CONFIGURATION,
+        "default",
+        {"ipv4NormalRoutePriority": 2048, "ipv4ElevatedRoutePriority": 1024},
+    )
+    fresh = bench.restarted()
+    fresh.start(web, lists={FELIX: (settings,)})
+    assert fresh.state("web") is State.BASE
+    assert fresh.metrics("web") == [2048]

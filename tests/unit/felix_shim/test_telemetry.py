@@ -13,6 +13,9 @@ from felix_shim.model import EndpointId
 from felix_shim.telemetry import Telemetry
 from libtortie.jsonlog import JsonLog
 from libtortie.metrics import exposition
+from libtortie.model.names import host_ifname
+from tests.fakes.agent_world import NAMESPACE, endpoint_record
+from tests.fakes.migrating_bench import target_bench
 
 VM = EndpointId("team", "virt-launcher-a")
 NET = ip_network("10.65.0.9/32")
@@ -128,6 +131,24 @@ def test_the_oldest_raise_is_of_the_one_that_is_still_raised() -> None:
     assert bench.scraped()["tortie_raised_route_oldest_seconds"] == 10
     bench.tell("migration_transition", **{"endpoint": VM, "from": "time-wait", "to": "base"})
     assert bench.scraped()["tortie_raised_route_oldest_seconds"] == 0
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "another sandbox"])
+def test_nothing_of_a_pod_that_goes_while_raised_is_kept(anew: bool) -> None:
+    agent, bench = target_bench(), Bench()
+    agent.sign("tgt")
+    assert agent.metrics("tgt") == [512]
+    if anew:
+        agent.kernel.delete_link(host_ifname(NAMESPACE, "tgt"))
+        agent.attach(endpoint_record("tgt", container="another", vm=False))
+    else:
+        agent.detach(endpoint_record("tgt", migration="m1"))
+    for event, fields in agent.log.lines:
+        bench.tell(event, **fields)
+    bench.now += 700
+    assert bench.scraped()["tortie_raised_route_oldest_seconds"] == 0
+    bench.tell("owner_swapped", endpoint=EndpointId(NAMESPACE, "tgt"))
+    assert bench.scraped().get("tortie_owner_swap_seconds_count", 0) == 0
 
 
 def test_failures_by_what_failed() -> None:
