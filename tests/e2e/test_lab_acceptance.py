@@ -16,13 +16,14 @@ import pytest
 from lab import control, names, seed
 from lab.children import Child
 from lab.cluster import until
-from lab.measure import await_echo, guest_ips, start_streams
+from lab.measure import await_echo, guest_ips, start_stream, start_streams
 from lab.objects import LabPod, LabVM, LabVMI
 from lab.stream import StreamReport
+from lab.tools import run
 from tests.fakes.bird_lab import Watch
 from tests.fakes.lab_settings import convergence
 from tests.fakes.lab_tor import FOR_EVER, all_at, marked_by_community, move, two_moves_by_the_tor
-from tests.fakes.lab_vms import EXT, assert_freed, vm_name
+from tests.fakes.lab_vms import EXT, assert_freed, running_vm, vm_name
 from tests.fakes.running_lab import Lab, allocation, assert_settled, target_of
 
 pytestmark = pytest.mark.root
@@ -139,3 +140,49 @@ def test_addresses_that_a_vm_asks_for_are_its_own_through_moves_and_a_reboot(
     for address in OURS.values():
         assert_settled(lab, fixed, address)
         await_echo(address, EXT)
+
+
+def neighbours(netns: str, version: int) -> dict[str, str]:
+    """A guest's gateway in a family → its MAC, as the guest knows it."""
+    default = json.loads(run(["ip", "-n", netns, "-j", f"-{version}", "route", "show", "default"]))
+    known = json.loads(run(["ip", "-n", netns, "-j", "neigh", "show", "dev", "eth0"]))
+    gateways = {one["gateway"] for one in default}
+    return {one["dst"]: one["lladdr"] for one in known if one["dst"] in gateways}
+
+
+def test_a_guests_gateway_is_the_same_on_three_nodes_and_never_asked_for_again(
+    lab: Lab, vm: str, streams: dict[int, Child]
+) -> None:
+    """What the guest has cached is nailed down: a gateway with another MAC would be no gateway."""
+    vmi = control.get(LabVMI, vm)
+    netns = names.guest_netns(vm, vmi.metadata.uid)
+    for version in names.FAMILIES:
+        ((gateway, mac),) = neighbours(netns, version).items()
+        words = ["neigh", "replace", gateway, "lladdr", mac, "dev", "eth0", "nud", "permanent"]
+        run(["ip", "-n", netns, *words])
+    for node in ("node2", "node3", "node1"):
+        move(vm, node)
+        for address in guest_ips(vmi).values():
+            await_echo(address, EXT)
+            assert_settled(lab, vm, address)
+
+
+SHARED = "long-" * 12 + "nam"
+"""63 characters, all that a label's value may have."""
+
+
+def test_vms_whose_names_share_63_characters_have_nothing_else_in_common(lab: Lab) -> None:
+    """One moves and is deleted; routes, owner and connection of the other are as they were."""
+    with running_vm(lab, f"{SHARED}e-of-one") as still, ExitStack() as stack:
+        address = guest_ips(control.get(LabVMI, still))[4]
+        stream = stack.enter_context(start_stream(lab.state, address))
+        before = allocation(lab, address)
+        with ExitStack() as watches, running_vm(lab, f"{SHARED}e-of-another") as moving:
+            watch = watches.enter_context(Watch(names.netns("node1"), ip_address(address)))
+            for node in ("node2", "node3"):
+                move(moving, node)
+                assert_settled(lab, moving, guest_ips(control.get(LabVMI, moving))[4])
+            assert watch.drain() == []
+        assert allocation(lab, address) == before
+        assert_settled(lab, still, address)
+        assert StreamReport(**stream.ask()).survived
