@@ -126,12 +126,16 @@ class Chores:
         self.out.nudge()
 
     def listen(self) -> None:
-        """Say which endpoints' VMs are listened for: of none to which a route leads still, for
+        """Say which endpoints' VMs are listened for: of none into which a route leads still, for
         an answer to what comes by that is no sign of a VM that arrives."""
-        routed = self.out.routes.actual
-        locals_ = (one for one in self.world.roster if not any(map(routed, one.destinations)))
-        self.out.listen(desired.watched(locals_))
+        self.out.listen(desired.watched(one for one in self.world.roster if not self._led(one)))
         self._look_at_peers()
+
+    def _led(self, local: Local) -> bool:
+        """Whether what is sent to an endpoint's addresses gets to it; its VM may be in another pod
+        of this node."""
+        routes = (route for dst in local.destinations for route in self.out.routes.actual(dst))
+        return any(route.ifname == local.endpoint.interface for route in routes)
 
     def own(self) -> None:
         """Say which endpoints must own their VMs' addresses."""

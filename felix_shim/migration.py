@@ -136,7 +136,10 @@ def why_dropped(machine: Machine, episode: int) -> str:
     """Why a sign of that episode moves nothing, in a word."""
     if machine.state is State.REFUSED:
         return "refused_pod"
-    return "not_awaited" if episode == machine.episode else "late"
+    if episode != machine.episode:
+        return "late"
+    final = machine.facts.final and machine.state in LISTENING
+    return "elsewhere" if final and _is_elsewhere(machine) else "not_awaited"
 
 
 def wants_owner(machine: Machine) -> bool:
@@ -224,11 +227,18 @@ def _admits(machine: Machine, event: Event, now: float, settings: Timing) -> boo
 
 def _sign_counts(machine: Machine) -> bool:
     """A target waits for nothing else. Where the VM was given up, the migration must be over, and
-    not both other witnesses may say that the VM is elsewhere."""
+    the API must not have it elsewhere where another witness says so, too, or where its word would
+    take the route away again at once: a guest that wrongly goes on beside the VM would move the
+    address to and fro with each of its frames."""
     if machine.state is State.TARGET:
         return True
-    outvoted = machine.last_raise > machine.seen_raise and machine.facts.proof is Proof.ELSEWHERE
-    return machine.facts.final and not outvoted
+    return machine.facts.final and not _is_elsewhere(machine)
+
+
+def _is_elsewhere(machine: Machine) -> bool:
+    """Whether a claim of the VM would not hold."""
+    raised = machine.last_raise > machine.seen_raise and machine.facts.proof is Proof.ELSEWHERE
+    return raised or _gone(replace(machine, unproved=True))
 
 
 def _deadlines(machine: Machine, settings: Timing) -> tuple[float, float]:

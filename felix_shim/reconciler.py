@@ -236,7 +236,10 @@ class Reconciler:
         if not any(isinstance(action, Moved) for action in actions):
             self._signs_dropped += 1
             reason = why_dropped(local.machine, sign.episode)
-            self._log.debug("sign_dropped", endpoint=local.id, kind=sign.kind, reason=reason)
+            told = reason != "elsewhere" or local.disputed == sign.episode
+            local.disputed = local.disputed if told else sign.episode
+            tell = self._log.debug if told else self._log.warning
+            tell("sign_dropped", endpoint=local.id, kind=sign.kind, reason=reason)
             return False
         local.machine = machine
         outcomes = self._change(*local.destinations)

@@ -24,7 +24,8 @@ class Local:
     0 while they are not there. `wire` stands for what they were made for: it is another one once
     link, MAC or addresses are, and what a job did for the one before does not count. `returned`:
     the VM left it once and came back. `reported`: its status file says, or is about to say, that it
-    may start. `destinations` are its addresses, then its floating ones, as
+    may start. `disputed`: the episode in which it was told that the VM speaks here though it is
+    elsewhere. `destinations` are its addresses, then its floating ones, as
     host routes name them.
     """
 
@@ -35,6 +36,7 @@ class Local:
     wire: object = field(default_factory=object, compare=False, repr=False)
     returned: bool = False
     reported: bool = False
+    disputed: int = -1
     destinations: tuple[IPNetwork, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -64,9 +64,10 @@ class Moves:
         default_factory=lambda: Counter(
             "tortie_vm_signs_dropped_total",
             "Signs of VMs that counted for nothing: of a pod that may not speak for its VM "
-            "(refused_pod), late, not_awaited, or of one that is gone.",
+            "(refused_pod), of one that goes on here while the VM is elsewhere (elsewhere), late, "
+            "not_awaited, or of one that is gone.",
             ("reason",),
-            [("refused_pod",), ("late",), ("not_awaited",), ("gone",)],
+            [("refused_pod",), ("elsewhere",), ("late",), ("not_awaited",), ("gone",)],
         )
     )
     transitions: Counter = field(

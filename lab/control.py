@@ -11,6 +11,7 @@ from lab import names, seed
 from lab.cluster import in_api, until
 from lab.kubelet import stop_processes
 from lab.objects import LabMigration, LabPod, LabVM, LabVMI
+from lab.rendering import label_value
 from lab.tools import LabError, run
 from libtortie.errors import NotFound
 from libtortie.kube.client import HttpKubeClient
@@ -61,13 +62,13 @@ def create_vm(name: str, node: str = "", guest: str = "") -> None:
 
     `guest` is its kind; empty: the lab's.
     """
-    body = seed.vm_body(name, NAMESPACE, node, {"app": name}, guest)
+    body = seed.vm_body(name, NAMESPACE, node, {"app": label_value(name)}, guest)
     with_client(lambda client: client.create(LabVM, body))
 
 
 def create_vmi(name: str, node: str = "") -> None:
     """Create an instance of its own, without a VM. Raises `AlreadyExists`."""
-    body = seed.vmi_body(name, NAMESPACE, node, {"app": name})
+    body = seed.vmi_body(name, NAMESPACE, node, {"app": label_value(name)})
     with_client(lambda client: client.create(LabVMI, body))
 
 

@@ -135,6 +135,7 @@ def in_time(row: Row) -> bool:
 def test_vm_keeps_address_and_connection_through_two_migrations(
     lab: Lab, client: str, vm: str
 ) -> None:
+    """Row 7a: the same address, before and after, and in the VMI."""
     with connected(lab, vm) as streams:
 
         def there(garp: bool) -> bool:
@@ -482,6 +483,7 @@ def test_an_agent_that_is_killed_and_started_again_keeps_the_vm_reachable(
 
 
 def test_deleting_a_vm_frees_its_address(lab: Lab) -> None:
+    """Row 7d: nothing of it is left, in IPAM neither."""
     lab.cli("vm", "create", "brief", "--node", "node1")
     lab.cli("vm", "delete", "brief")
     assert control.find(LabVM, "brief") is None

@@ -41,6 +41,7 @@ def test_a_reboot_makes_a_new_instance_with_the_same_address(lab: Lab, vm: str) 
 
 
 def test_a_stopped_vm_keeps_its_address_and_gets_it_back(lab: Lab, vm: str) -> None:
+    """Row 7c: stop and start."""
     address = address_of(vm)
     lab.cli("vm", "stop", vm)
     until(lambda: not everywhere(address), "a stopped VM has a route")
@@ -58,6 +59,7 @@ def test_a_stopped_vm_keeps_its_address_and_gets_it_back(lab: Lab, vm: str) -> N
 def test_a_force_deleted_launcher_is_followed_by_another_with_the_address(
     lab: Lab, vm: str
 ) -> None:
+    """Row 7b: the launcher is force-deleted."""
     before = control.get(LabVMI, vm)
     lab.cli("pod", "delete", active_launcher(vm).metadata.name, "--force")
     after = control.await_vm(vm, besides=before.metadata.uid)

@@ -180,7 +180,7 @@ def _let_end(vm: str) -> None:
 def test_migrations_in_a_row_while_the_first_source_still_ends(
     lab: Lab, request: pytest.FixtureRequest
 ) -> None:
-    """From node1 to node2 and on to node3, with both old launchers alive all the time."""
+    """Row 7e: from node1 to node2 and on to node3, with both old launchers alive all the time."""
     name = _lingering(request)
     try:
         address = address_of(name)

@@ -255,6 +255,7 @@ def connects(address: str, port: int) -> bool:
 
 
 def test_flows_go_on_and_nothing_denied_arrives(scene: Scene) -> None:
+    """Row 5: while the VM is here, on its way, and there."""
     job, _, target = scene.begin()
     until(lambda: bool(scene.since(target, "conntrack_copied")), "no connections come")
     let_go(job)

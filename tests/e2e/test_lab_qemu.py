@@ -23,6 +23,7 @@ from lab.objects import LabMigration, LabPod, LabVMI
 from lab.qemu_guest import Tick, parse_ticks
 from lab.qemu_process import running
 from lab.stream import StreamReport
+from tests.fakes.lab_tor import marked_by_community, two_moves_by_the_tor
 from tests.fakes.lab_vms import EXT, running_vm
 from tests.fakes.running_lab import Lab, active_launcher, assert_settled, lab_up, target_of
 
@@ -118,6 +119,7 @@ def connections(lab: Lab, address: str) -> Iterator[list[Child]]:
 
 
 def test_connections_live_through_a_move_and_the_way_back(lab: Lab, address: str) -> None:
+    """Row 1: clients on other nodes than the VM's, and on its own, and outside the cluster."""
     before = counted(lab, 6)
     with connections(lab, address):
         for _ in range(2):
@@ -134,6 +136,15 @@ def test_connections_live_through_a_move_and_the_way_back(lab: Lab, address: str
     after = counted(lab, before.count + 6)
     assert after.witness == before.witness
     assert after.uptime > before.uptime
+
+
+def test_connections_live_while_the_tor_goes_by_communities(lab: Lab, address: str) -> None:
+    """Row 2: eBGP to the ToR, which prefers what a BGPFilter marks as raised, and only as long."""
+    here, _ = elsewhere()
+    with connections(lab, address), marked_by_community(lab):
+        first, second = (node for node in NODES if node != here)
+        two_moves_by_the_tor(lab, VM, (first, second))
+        assert_settled(lab, VM, address)
 
 
 def test_a_target_that_is_killed_while_memory_moves(lab: Lab, address: str) -> None:

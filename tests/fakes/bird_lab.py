@@ -16,6 +16,7 @@ from felix_shim.bgp import render_bird
 from felix_shim.bgp_model import BirdInput, Peer
 from felix_shim.drivers.bird import Bird
 from libtortie.linux.netns import Netns
+from libtortie.model.ipam import IPAddress
 from tests.fakes.fresh_names import fresh_name
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> floa
 class Watch:
     """Route notifications about one address in one namespace, read by whoever asks."""
 
-    def __init__(self, namespace: str, address: IPv4Address) -> None:
+    def __init__(self, namespace: str, address: IPAddress) -> None:
         self._address = address
         self._sock = inside(namespace, self._open)
         self._kinds: list[int] = []
@@ -78,7 +79,7 @@ class Watch:
     @staticmethod
     def _open() -> socket.socket:
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
-        sock.bind((0, 0x40))  # RTMGRP_IPV4_ROUTE
+        sock.bind((0, 0x40 | 0x400))  # RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE
         return sock
 
     def _read(self, seconds: float) -> bool:

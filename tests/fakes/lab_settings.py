@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from lab.cluster import until
 from lab.datastore import with_store
-from libtortie.datastore.port import Datastore
+from libtortie.datastore.port import Datastore, Record
+from libtortie.errors import NotFound
 from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.resources import (
-    IPAMConfiguration,
-    IPAMConfigurationSpec,
-    parse_resource,
-)
+from libtortie.model.resources import Resource
+from tests.fakes.agent_world import resource_record
 from tests.fakes.running_lab import Lab
 
 
 @contextmanager
-def persistence(lab: Lab, value: str) -> Iterator[None]:
-    """Set the toggle in the resource that the nodes made, and enable it again."""
-    key = ResourceKey(Kind.IPAM_CONFIGURATION, "default")
-
-    def toggle(wanted: str) -> None:
-        def work(store: Datastore) -> None:
-            record = store.get(key)
-            assert isinstance(record.value, IPAMConfiguration)
-            spec = record.value.spec.to_wire() | {"kubeVirtVMAddressPersistence": wanted}
-            fresh = IPAMConfigurationSpec.model_validate(spec)
-            store.update(key, record.value.model_copy(update={"spec": fresh}), record.revision)
-
-        with_store(lab.state, lab.state.read().datastore, work)
-
-    toggle(value)
+def resource(lab: Lab, kind: Kind, name: str, spec: Mapping[str, Any]) -> Iterator[None]:
+    """A resource with these fields of its spec, beside those it has; afterwards it is as before."""
+    key, datastore = ResourceKey(kind, name), lab.state.read().datastore
+    found = with_store(lab.state, datastore, lambda store: _found(store, key))
+    before = None if found is None else found.value
+    assert before is None or isinstance(before, Resource)
+    old = {} if before is None else before.to_wire()["spec"]
+    fresh = resource_record(kind, name, {**old, **spec}).value
+    if before is not None:
+        fresh = before.model_copy(update={"spec": fresh.spec})
+    with_store(lab.state, datastore, lambda store: _put(store, key, fresh))
     try:
         yield
     finally:
-        toggle("Enabled")
+        with_store(lab.state, datastore, lambda store: _put(store, key, before))
+
+
+def _found(store: Datastore, key: ResourceKey) -> Record | None:
+    try:
+        return store.get(key)
+    except NotFound:
+        return None
+
+
+def _put(store: Datastore, key: ResourceKey, value: Resource | None) -> None:
+    known = _found(store, key)
+    if value is None:
+        store.delete(key)
+    elif known is None:
+        store.create(key, value)
+    else:
+        store.update(key, value, known.revision)
+
+
+@contextmanager
+def persistence(lab: Lab, value: str) -> Iterator[None]:
+    """Address persistence in the resource that the nodes made."""
+    with resource(lab, Kind.IPAM_CONFIGURATION, "default", {"kubeVirtVMAddressPersistence": value}):
+        yield
 
 
 @contextmanager
@@ -46,20 +65,10 @@ def convergence(lab: Lab, node: str, seconds: int) -> Iterator[None]:
 
     Afterwards it is taken away again; an agent that lives learns of that a little later.
     """
-    kind, name = Kind.FELIX_CONFIGURATION, f"node.{node}"
-    body = {
-        "apiVersion": "projectcalico.org/v3",
-        "kind": kind.value,
-        "metadata": {"name": name},
-        "spec": {"liveMigrationRouteConvergenceTime": f"{seconds}s"},
-    }
-    key, datastore = ResourceKey(kind, name), lab.state.read().datastore
-    with_store(lab.state, datastore, lambda store: store.create(key, parse_resource(kind, body)))
-    try:
+    told = {"liveMigrationRouteConvergenceTime": f"{seconds}s"}
+    with resource(lab, Kind.FELIX_CONFIGURATION, f"node.{node}", told):
         until(lambda: convergence_of(lab, node) == seconds, f"{node} does not hear of it")
         yield
-    finally:
-        with_store(lab.state, datastore, lambda store: store.delete(key))
 
 
 def convergence_of(lab: Lab, node: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -33,6 +33,11 @@ def running_vm(lab: Lab, name: str) -> Iterator[str]:
     addresses = guest_ips(control.get(LabVMI, name)).values()
     yield name
     lab.cli("vm", "delete", name)
+    assert_freed(lab, name, addresses)
+
+
+def assert_freed(lab: Lab, name: str, addresses: Iterable[str]) -> None:
+    """Nothing of a deleted VM is left, and its addresses are free."""
     until(lambda: not traces(lab, name), f"something of {name} is left")
     for address in addresses:
         until(partial(_is_free, lab, address), f"{address} is not free")

@@ -127,9 +127,10 @@ class World:
         if names:
             del self.pods[names[number % len(names)]]
 
-    def speak(self) -> None:
-        """The VM sends a frame; the agent hears it if it is awake and listening."""
-        pod = self.pods[self.vm_pod]
+    def speak(self, name: str = "") -> None:
+        """The VM sends a frame, or a guest in another pod that goes on beside it; the agent hears
+        it if it is awake and listening."""
+        pod = self.pods[name or self.vm_pod]
         if self.agents[pod.node].awake and wants_signs(pod.machine):
             event = Event(Input.SIGN, pod.machine.episode)
             pod.machine, _ = step(pod.machine, event, self.now, Timing())

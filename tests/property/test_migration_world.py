@@ -173,3 +173,33 @@ def test_back_and_forth_with_every_sign_heard() -> None:
         judge(world)
         for _ in range(4):
             world.delete_pod(0)
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+@pytest.mark.parametrize("heard", [0, 1, 2])
+@pytest.mark.parametrize("first", ["pod0", "pod1"])
+def test_two_guests_that_go_on_and_speak_in_turn_do_not_move_the_route_to_and_fro(
+    heard: int, first: str, asleep: bool
+) -> None:
+    """A migration is over, and its source runs on. Whether or not it had seen the raise, it has
+    the address at most once more; and two nodes are never raised, once they have looked."""
+    world = World(NODES)
+    if asleep:
+        world.sleep(0)
+    migrate(world, 1, heard=heard)
+    world.calm_down()
+    judge(world)
+    taken = 0
+    for turn in range(20):
+        before = world.routes().get("pod0")
+        world.speak(("pod0", "pod1")[(turn + (first == "pod1")) % 2])
+        taken += before is None and "pod0" in world.routes()
+        for node in (*range(NODES), *range(NODES)):
+            world.look(node)
+        world.advance(1.0 if turn % 3 else 31.0)
+        raised = [name for name, metric in world.routes().items() if metric != NORMAL]
+        assert len(raised) <= 1, world.routes()
+    assert taken <= 1
+    world.speak()
+    world.calm_down()
+    judge(world)

@@ -220,6 +220,22 @@ def test_the_vmi_names_another_target_pod(world: CniWorld) -> None:
         identify(world, "virt-launcher-db-forged")
 
 
+def test_a_target_whose_vmi_still_names_the_former_migration(world: CniWorld) -> None:
+    """What the VMI says of another migration is no proof of this one, for or against anybody."""
+    world.put_migration("m0", phase="Succeeded")
+    world.put_migration("m1")
+    vmi = world.kube.get(VirtualMachineInstance, "db", "default")
+    state = vmi.status.migration_state.model_copy(
+        update={"migration_uid": "vmim-m0", "target_pod": "virt-launcher-db-b"}
+    )
+    status = vmi.status.model_copy(update={"migration_state": state})
+    world.kube.put(vmi.model_copy(update={"status": status}))
+    world.put_launcher("virt-launcher-db-b", migration="m0")
+    assert not identify(world, "virt-launcher-db-b").is_target
+    world.put_launcher("virt-launcher-db-c", migration="m1")
+    assert identify(world, "virt-launcher-db-c").is_target
+
+
 def test_long_names_do_not_mix(world: CniWorld) -> None:
     one, two = "v" * 63 + "-one", "v" * 63 + "-two"
     for number, name in enumerate((one, two)):

@@ -19,6 +19,7 @@ from tests.fakes.agent_world import (
     NAMESPACE,
     NODE,
     Bench,
+    RecordingLog,
     endpoint_record,
     instance,
     migration,
@@ -239,6 +240,22 @@ def test_a_lingering_source_never_comes_back() -> None:
         assert bench.metrics("src") == []
     bench.raised("")
     assert bench.metrics("src") == []
+
+
+def test_a_guest_that_goes_on_beside_the_vm_is_told_of_once_and_gets_no_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, warned = Bench(), RecordingLog()
+    monkeypatch.setattr(bench.log, "warning", warned.warning)
+    bench.start(objects=(instance(NODE),))
+    bench.attach(endpoint_record("src"))
+    bench.seen(migration("m1", source="src", target="tgt"))
+    bench.seen(migration("m1", "Succeeded", source="src", target="tgt"), instance("n2"))
+    for _ in range(5):
+        bench.sign("src")
+        assert bench.metrics("src") == []
+    assert [one["reason"] for one in warned.of("sign_dropped")] == ["elsewhere"]
+    assert bench.owned == {}
 
 
 def test_back_to_back_the_old_elevation_ends_when_the_next_migration_begins() -> None:
