@@ -20,7 +20,7 @@ from lab.apiserver.server import ApiServer, Tls
 from libtortie.errors import InvalidInput, Unauthorized, Unavailable
 from libtortie.kube.client import HttpKubeClient
 from libtortie.kube.config import KubeConfig, Material, load_kubeconfig
-from libtortie.kube.credentials import load
+from libtortie.kube.credentials import Credentials, load
 from libtortie.kube.objects import Namespace
 from libtortie.metrics import exposition
 from tests.fakes.agent_world import RecordingLog
@@ -213,7 +213,7 @@ def test_a_look_that_fails_or_hangs_shows_in_the_age(
     kept.token.symlink_to(target)
     looking, back = threading.Event(), threading.Event()
 
-    def hangs(config: KubeConfig) -> Material:
+    def hangs(config: KubeConfig) -> Credentials:
         looking.set()
         assert back.wait(60)
         return load(config)
