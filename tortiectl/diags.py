@@ -23,8 +23,12 @@ SECONDS = 15.0
 MOST_BYTES = 64 << 20
 """Of one file; of a larger one the end is taken."""
 _SECRET = re.compile(
-    r"(?im)^(\s*[\"']?[\w-]*(?:password|token|secret|key|bearer)[\w-]*[\"']?\s*[:=]\s*)\S.*$"
+    r"(?im)^([ \t]*)(.{0,4000}?(?:password|token|secret|key|bearer)[\w-]{0,64}"
+    r"[\"']?\s*[:=]\s*)\S.*$"
+    r"(?:\n\1[ \t]+.*$|\n[ \t]*$)*"
 )
+"""The rest of the line, and of the lines below all that are indented further: a text of several."""
+_IN_URL = re.compile(r"(://)[^/@\s]*@")
 NODE_COMMANDS: Mapping[str, Sequence[str]] = {
     "date": ("date",),
     "hostname": ("hostname",),
@@ -75,7 +79,7 @@ def files(root: Path, below: str) -> Iterator[Said]:
 
 def without_secrets(text: str) -> str:
     """A configuration's text in which what is secret is replaced."""
-    return _SECRET.sub(r"\1(left out)", text)
+    return _IN_URL.sub(r"\1(left out)@", _SECRET.sub(r"\1\2(left out)", text))
 
 
 def told(name: str, say: Callable[[], str]) -> Said:

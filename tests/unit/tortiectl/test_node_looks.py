@@ -98,6 +98,25 @@ def test_secrets_are_left_out() -> None:
     assert said.splitlines()[3] == '"client-key-data": (left out)'
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "etcd_password: |\n  hunter\n\n  hunter2\nnodename: n1\n",
+        "token: >-\n  hunter2\nnodename: n1\n",
+        "etcd_password:\n  hunter2\nnodename: n1\n",
+        "one:\n  - token: hunter2\nnodename: n1\n",
+        "etcd: {user: me, password: hunter2}\nnodename: n1\n",
+        '{"nodename": "n1", "etcd_password": "hunter2"}',
+        "etcd_endpoints: https://me:hunter2@192.0.2.1:2379\nnodename: n1\n",
+        "# the old token: hunter2\nnodename: n1\n",
+    ],
+)
+def test_secrets_are_left_out_in_whatever_form(text: str) -> None:
+    said = without_secrets(text)
+    assert "hunter" not in said
+    assert "n1" in said
+
+
 def test_what_fails_or_hangs_is_noted(tmp_path: Path) -> None:
     assert b"there is no such program here" in run("x", ("no-such-program-at-all",))[1]
     assert b"not done after 0.1 s" in run("x", ("sleep", "60"), seconds=0.1)[1]
