@@ -27,6 +27,7 @@ from cni_plugin.locks import FileLocks
 from cni_plugin.skel import PluginVerbs, dispatch
 from cni_plugin.types import NetConf
 from cni_plugin.wiring import SharedParts, build_plugin
+from felix_shim.accepted_config import accept
 from felix_shim.bird_daemon import BgpSources, bgp_sources, bird_runner
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
@@ -177,6 +178,7 @@ def run(config: NodeConfig, log: JsonLog, past: Past) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL)
     crew = Crew(log)
     monitor = Monitor(config, log, crew)
+    accept(config.state_dir, config.digest, config.unknown_keys, log)
     set_on(crew.over, signal.SIGTERM, signal.SIGINT, again=crew.hurry)
     bridge_logging(log)
     try:

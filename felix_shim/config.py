@@ -1,4 +1,5 @@
-"""`/etc/tortie/node.yaml`: what the agent is told about its node. Unknown keys are errors."""
+"""`/etc/tortie/node.yaml`: what the agent is told about its node. Unknown keys are errors, but for
+those that a newer agent may know (`accepted_config`)."""
 
 from __future__ import annotations
 
@@ -10,8 +11,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
+from felix_shim.accepted_config import Place, digest_of, is_accepted, without
 from felix_shim.addresses import AUTODETECT, parse_method
 from felix_shim.bgp_model import Bfd, check_router_id
 from felix_shim.environment import NODENAME, settings_in
@@ -171,6 +181,8 @@ class NodeConfig(Access, MetricsKeys):
     bird: Annotated[BirdConfig, BeforeValidator(_bird)] = BirdConfig()
     uplinks: tuple[str, ...] = Field(default=())
     migration_proxy: str = ""
+    _unknown: tuple[str, ...] = PrivateAttr(())
+    _digest: str = PrivateAttr("")
 
     @model_validator(mode="after")
     def _consistent(self) -> NodeConfig:
@@ -286,6 +298,16 @@ class NodeConfig(Access, MetricsKeys):
         return Path(self.state_dir) / "datastore-id"
 
     @property
+    def unknown_keys(self) -> tuple[str, ...]:
+        """Keys of the file that this agent does not know, and goes without."""
+        return self._unknown
+
+    @property
+    def digest(self) -> str:
+        """Of a file that was understood whole; empty of another."""
+        return self._digest
+
+    @property
     def bird_socket(self) -> Path:
         """BIRD's control socket."""
         return Path(self.bird.control_socket or Path(self.run_dir) / "bird.ctl")
@@ -299,6 +321,19 @@ def parse_config(
     The environment fills in keys the text does not have; only NODENAME beats it. `hostname` is
     the OS's, the last resort for a name.
     """
+    return _parsed(_data(text, where, environ or {}), where, environ or {}, hostname)
+
+
+class UnknownKeys(InvalidInput):
+    """Nothing else is wrong; `places` are the keys."""
+
+    def __init__(self, text: str, places: tuple[Place, ...]) -> None:
+        super().__init__(text)
+        self.places = places
+
+
+def _data(text: str, where: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of file and environment. Raises `InvalidInput`."""
     try:
         data = go_yaml.load(text)
     except yaml.YAMLError as error:
@@ -307,21 +342,31 @@ def parse_config(
         data = {}
     if not isinstance(data, dict):
         raise InvalidInput(f"{where}: expected a mapping of keys, got {type(data).__name__}")
-    environ = environ or {}
-    config = _validated(_merged(settings_in(environ), data), where)
+    return _merged(settings_in(environ), data)
+
+
+def _parsed(
+    data: dict[str, Any], where: str, environ: Mapping[str, str], hostname: str = ""
+) -> NodeConfig:
+    config = _validated(data, where)
     name, source = _node_name(config, environ, hostname)
-    if config.nodename == name:
-        return config
-    return _validated(_merged(settings_in(environ), data) | {"nodename": name}, source)
+    if config.nodename != name:
+        config = _validated(data | {"nodename": name}, source)
+    config._digest = digest_of(data)
+    return config
 
 
 def _validated(data: dict[str, Any], where: str) -> NodeConfig:
     try:
         return NodeConfig.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "configuration"
-        raise InvalidInput(f"{where}: {key}: {first['msg']}") from error
+        found = error.errors(include_url=False)
+        key = ".".join(str(part) for part in found[0]["loc"]) or "configuration"
+        text = f"{where}: {key}: {found[0]['msg']}"
+        if all(one["type"] == "extra_forbidden" for one in found):
+            places = tuple(tuple(str(part) for part in one["loc"]) for one in found)
+            raise UnknownKeys(text, places) from error
+        raise InvalidInput(text) from error
 
 
 def _merged(weaker: Mapping[str, Any], stronger: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,7 +403,10 @@ def _node_name(config: NodeConfig, environ: Mapping[str, str], hostname: str) ->
 def load_config(
     path: str, *, required: bool, environ: Mapping[str, str] | None = None
 ) -> NodeConfig:
-    """The configuration file; a missing one means the defaults unless `required`."""
+    """The configuration file; a missing one means the defaults unless `required`.
+
+    One with keys that are not known is taken without them where that is what this node had.
+    """
     try:
         text = read_text(path)
     except FileNotFoundError as error:
@@ -367,4 +415,12 @@ def load_config(
         text = ""
     except OSError as error:
         raise InvalidInput(f"{path}: {error}") from error
-    return parse_config(text, path, environ)
+    data = _data(text, path, environ or {})
+    try:
+        return _parsed(data, path, environ or {})
+    except UnknownKeys as error:
+        known = _parsed(without(data, error.places), path, environ or {})
+        if not is_accepted(known.state_dir, known.digest):
+            raise
+        known._digest, known._unknown = "", tuple(".".join(one) for one in error.places)
+        return known

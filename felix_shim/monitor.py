@@ -109,6 +109,8 @@ class Monitor:
     def _vitals(self) -> Vitals:
         works, watches = self.watched.failing()
         cni, inbox = self._cni, self._inbox
+        unknown = ", ".join(self.config.unknown_keys)
+        wrong = {"config": f"node.yaml has keys that are not known: {unknown}"} if unknown else {}
         return Vitals(
             serving=self.serving,
             stopping=self.crew.over.is_set(),
@@ -116,7 +118,7 @@ class Monitor:
             socket=cni.lost() if cni is not None else "",
             works=works,
             watches=watches,
-            away={one.name: one.wrong() for one in self._probers},
+            away={**wrong, **{one.name: one.wrong() for one in self._probers}},
         )
 
     def _probe(self, name: str, look: Callable[[], object]) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from felix_shim.config import load_config, parse_config
+from felix_shim.accepted_config import accept
+from felix_shim.config import NodeConfig, load_config, parse_config
+from felix_shim.crew import Crew
+from felix_shim.monitor import Monitor
 from felix_shim.routes import Priorities
 from felix_shim.settings import Settings, effective
 from libtortie.errors import InvalidInput
+from libtortie.jsonlog import JsonLog
 from libtortie.model.resources import FelixConfigurationSpec
 from libtortie.model.times import parse_duration
+from tests.fakes.agent_world import RecordingLog
 
 
 @pytest.mark.parametrize(
@@ -163,3 +169,90 @@ def test_an_empty_list_of_failsafe_ports_is_stored_as_one() -> None:
     assert spec(**wire).to_wire() == wire
     ports = [{"protocol": "TCP", "port": 22, "net": "10.0.0.0/8"}]
     assert spec(failsafeOutboundHostPorts=ports).to_wire()["failsafeOutboundHostPorts"] == ports
+
+
+# -- keys that a newer agent knows
+
+
+NODE = "nodename: n1\nbird: {mode: external}\ndatastore_type: sqlite\n"
+
+
+def loaded(directory: Path, text: str) -> NodeConfig:
+    path = directory / "node.yaml"
+    path.write_text(f"state_dir: {directory / 'state'}\n{text}")
+    return load_config(str(path), required=True)
+
+
+def started(directory: Path, text: str) -> NodeConfig:
+    config = loaded(directory, text)
+    log = RecordingLog()
+    accept(config.state_dir, config.digest, config.unknown_keys, log)
+    told = [line["keys"] for line in log.of("config_keys_unknown")]
+    assert told == ([config.unknown_keys] if config.unknown_keys else [])
+    return config
+
+
+@pytest.mark.parametrize(
+    ("newer", "named"),
+    [
+        ("shiny: 1\n", ("shiny",)),
+        ("shiny: {deep: [1]}\nalso: x\n", ("shiny", "also")),
+    ],
+)
+def test_a_newer_agents_keys_are_gone_without_on_a_node_that_had_the_rest(
+    tmp_path: Path, newer: str, named: tuple[str, ...]
+) -> None:
+    before = started(tmp_path, NODE)
+    after = started(tmp_path, NODE + newer)
+    assert sorted(after.unknown_keys) == sorted(named)
+    assert after.model_dump() == before.model_dump()
+    assert started(tmp_path, NODE + newer).unknown_keys, "and once more"
+    assert started(tmp_path, NODE).unknown_keys == ()
+
+
+def test_a_key_of_a_section_too(tmp_path: Path) -> None:
+    started(tmp_path, NODE)
+    newer = NODE.replace("external", "external, shiny: 3")
+    assert loaded(tmp_path, newer).unknown_keys == ("bird.shiny",)
+    started(tmp_path, "nodename: n1\n")
+    assert loaded(tmp_path, "nodename: n1\nbird: {shiny: 3}\n").unknown_keys == ("bird.shiny",)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        NODE.replace("datastore_type", "datastore_typ"),
+        NODE.replace("mode", "mdoe"),
+        NODE.replace("sqlite", "sqlite\nlog_level: debug") + "shiny: 1\n",
+    ],
+)
+def test_a_wrong_name_in_the_place_of_a_right_one_is_refused(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(InvalidInput, match="Extra inputs"):
+        loaded(tmp_path, NODE + "shiny: 1\n")  # on a new node nothing tells them apart
+    started(tmp_path, NODE)
+    with pytest.raises(InvalidInput, match="Extra inputs"):
+        loaded(tmp_path, wrong)
+    with pytest.raises(InvalidInput, match="log_level"):
+        loaded(tmp_path, NODE + "shiny: 1\nlog_level: loud\n")
+
+
+def test_a_full_disk_remembers_nothing_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("felix_shim.accepted_config.replace_file", full)
+    started(tmp_path, NODE)
+    with pytest.raises(InvalidInput):
+        loaded(tmp_path, NODE + "shiny: 1\n")
+
+
+def test_such_an_agent_is_not_ready_and_says_why() -> None:
+    config = parse_config("nodename: n1", "f")
+    config._unknown = ("shiny",)
+    log = JsonLog(io.StringIO())
+    monitor = Monitor(config, log, Crew(log))
+    said = monitor.ready()
+    assert said["config"] == "node.yaml has keys that are not known: shiny"
+    assert "config" not in monitor.live()
