@@ -23,8 +23,14 @@ def resource(lab: Lab, kind: Kind, name: str, spec: Mapping[str, Any]) -> Iterat
     found = with_store(lab.state, datastore, lambda store: _found(store, key))
     before = None if found is None else found.value
     assert before is None or isinstance(before, Resource)
-    head = {"apiVersion": "projectcalico.org/v3", "kind": kind.value, "metadata": {"name": name}}
-    old = head | {"spec": {}} if before is None else before.to_wire()
+    old: dict[str, Any] = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": kind.value,
+        "metadata": {"name": name},
+        "spec": {},
+    }
+    if before is not None:
+        old = before.to_wire()
     fresh = parse_resource(kind, {**old, "spec": {**old["spec"], **spec}})
     with_store(lab.state, datastore, lambda store: _put(store, key, fresh))
     try:
