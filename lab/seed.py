@@ -241,7 +241,6 @@ def migration_body(
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {"kubevirt.io/vmi-name": vmi},
             "annotations": annotations,
         },
         "spec": spec,

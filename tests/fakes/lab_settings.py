@@ -12,8 +12,7 @@ from lab.datastore import with_store
 from libtortie.datastore.port import Datastore, Record
 from libtortie.errors import NotFound
 from libtortie.model.keys import Kind, ResourceKey
-from libtortie.model.resources import Resource
-from tests.fakes.agent_world import resource_record
+from libtortie.model.resources import Resource, parse_resource
 from tests.fakes.running_lab import Lab
 
 
@@ -24,10 +23,15 @@ def resource(lab: Lab, kind: Kind, name: str, spec: Mapping[str, Any]) -> Iterat
     found = with_store(lab.state, datastore, lambda store: _found(store, key))
     before = None if found is None else found.value
     assert before is None or isinstance(before, Resource)
-    old = {} if before is None else before.to_wire()["spec"]
-    fresh = resource_record(kind, name, {**old, **spec}).value
+    old: dict[str, Any] = {
+        "apiVersion": "projectcalico.org/v3",
+        "kind": kind.value,
+        "metadata": {"name": name},
+        "spec": {},
+    }
     if before is not None:
-        fresh = before.model_copy(update={"spec": fresh.spec})
+        old = before.to_wire()
+    fresh = parse_resource(kind, {**old, "spec": {**old["spec"], **spec}})
     with_store(lab.state, datastore, lambda store: _put(store, key, fresh))
     try:
         yield

@@ -271,8 +271,8 @@ def test_the_peers_keep_the_routes_while_bird_is_replaced(lab: BirdLab) -> None:
     config.write_text(yaml.safe_dump({**settings, "run_dir": str(lab.workdir / "run")}))
     eventually(lambda: str(BLOCK) in ip_in(lab.tor, "route show"))
     with (
-        Watch(lab.tor, BLOCK.network_address) as far,  # type: ignore[arg-type]  # the block is IPv4
-        Watch(lab.nodes[0], BLOCK.network_address) as near,  # type: ignore[arg-type]  # as above
+        Watch(lab.tor, BLOCK.network_address) as far,
+        Watch(lab.nodes[0], BLOCK.network_address) as near,
     ):
         lab.birds[0].restart_gracefully()
         for number in range(3):

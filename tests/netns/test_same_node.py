@@ -50,7 +50,7 @@ class Scene:
 
     def say(self, phase: str, **more: object) -> None:
         """What the API has of the migration, and of the VM."""
-        status = {"phase": phase, "migrationState": STATE}
+        status: dict[str, object] = {"phase": phase, "migrationState": STATE}
         self.node.patch_status(VirtualMachineInstanceMigration, "m1", status)
         vmi: dict[str, object] = {"migrationState": {**STATE, **more}}
         self.node.patch_status(VirtualMachineInstance, "db", vmi)

@@ -242,6 +242,18 @@ def test_a_lingering_source_never_comes_back() -> None:
     assert bench.metrics("src") == []
 
 
+def test_a_target_is_listened_for_though_its_source_on_the_same_node_has_the_route() -> None:
+    bench = Bench()
+    bench.start(objects=(instance(NODE),))
+    bench.attach(endpoint_record("src"))
+    bench.seen(migration("m1", source="src", target="tgt"))
+    bench.attach(endpoint_record("tgt", migration="m1"))
+    assert bench.watched.keys() == {EndpointId(NAMESPACE, "tgt")}
+    assert bench.metrics("src") == [1024]
+    bench.sign("tgt")
+    assert bench.metrics("tgt") == [512]
+
+
 def test_a_guest_that_goes_on_beside_the_vm_is_told_of_once_and_gets_no_route(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

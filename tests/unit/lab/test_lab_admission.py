@@ -149,7 +149,6 @@ def migrate(api: Api, vm: str = "vm", name: str = "job") -> str:
     """Ask for a migration: empty when it was let in, else the denial, whose code is checked."""
     kind = kubevirt(api, "virtualmachineinstancemigrations")
     body = seed.migration_body(name, "default", vm, node="", annotations={})
-    del body["metadata"]["labels"]
     try:
         api.create(kind, "default", body)
     except ApiError as error:
