@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from felix_shim import agent
 from felix_shim.config import NodeConfig, parse_config
+from felix_shim.keeper import Past
 from felix_shim.proxy_keeper import proxy_command
 from libtortie.errors import InvalidInput
 from libtortie.jsonlog import JsonLog
@@ -19,7 +20,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
     """Configurations the agent was run with; it ends at once."""
     found: list[NodeConfig] = []
 
-    def run(config: NodeConfig, _log: JsonLog) -> int:
+    def run(config: NodeConfig, _log: JsonLog, _past: Past) -> int:
         found.append(config)
         return 0
 
@@ -41,7 +42,7 @@ def test_on_request_only(
 ) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(f"nodename: node1\n{text}\n")
-    said = CliRunner().invoke(agent.main, ["--config", str(path), *flags])
+    said = CliRunner().invoke(agent.main, ["--no-keeper", "--config", str(path), *flags])
     assert said.exit_code == 0, said.output
     assert [config.migration_proxy for config in ran] == [used]
 
