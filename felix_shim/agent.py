@@ -16,22 +16,20 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
 
-from cni_plugin.agreement import Agreement
 from cni_plugin.calls import CallMetrics
 from cni_plugin.frame import Request, Response
-from cni_plugin.locks import FileLocks
-from cni_plugin.skel import PluginVerbs, dispatch
-from cni_plugin.types import NetConf
-from cni_plugin.wiring import SharedParts, build_plugin
 from felix_shim.accepted_config import accept
 from felix_shim.bird_daemon import BgpSources, bgp_sources, bird_runner
 from felix_shim.chores import Identity
 from felix_shim.cluster import followed
+from felix_shim.cni_parts import Opened, be_worker, server
 from felix_shim.cni_server import CNIServer, take_lock
+from felix_shim.cni_workers import Worker, Workers, fork_workers, number_of
 from felix_shim.collector import Collector, DeletedVMs
 from felix_shim.config import NodeConfig, load_config
 from felix_shim.courtesy import Courtesy
@@ -79,7 +77,6 @@ from libtortie.errors import InvalidInput, TortieError, Unavailable, first_line
 from libtortie.jsonlog import JsonLog, bridge_logging, open_log
 from libtortie.kube.client import HttpKubeClient
 from libtortie.linux.netlink import NetlinkKernel
-from libtortie.linux.netns import Netns
 from libtortie.linux.tunnel import NetlinkTunnels
 from libtortie.signals import set_on
 
@@ -105,6 +102,7 @@ class Parts:
     crew: Crew
     monitor: Monitor
     annals: Annals | None = None
+    workers: tuple[Worker, ...] = ()
 
     @property
     def node(self) -> str:
@@ -175,6 +173,8 @@ def _init_datastore(config: NodeConfig) -> str:
 
 def run(config: NodeConfig, log: JsonLog, past: Past) -> int:
     """The process's life; returns its exit status."""
+    count = number_of(config.cni_workers, len(os.sched_getaffinity(0)))
+    workers = fork_workers(count, partial(be_worker, config))
     sys.setswitchinterval(SWITCH_INTERVAL)
     crew = Crew(log)
     monitor = Monitor(config, log, crew)
@@ -185,7 +185,7 @@ def run(config: NodeConfig, log: JsonLog, past: Past) -> int:
         with ExitStack() as stack:
             parts = _open_parts(monitor, stack, past)
             if parts is not None:
-                _live(parts)
+                _live(replace(parts, workers=workers))
     except (TortieError, OSError) as error:
         log.error("agent_failed", reason=f"{type(error).__name__}: {first_line(error)}")
         return CRASHED if monitor.serving else REFUSED
@@ -325,37 +325,29 @@ def _collect_addresses(parts: Parts, kube: HttpKubeClient) -> None:
 
 def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Courtesy) -> None:
     """Answer CNI requests from the moment that policy is in the kernel, until the end."""
-    crew, log, run_dir = parts.crew, parts.log, Path(parts.config.run_dir)
+    crew, log = parts.crew, parts.log
     while not reconciler.rules_ready:
         if crew.over.wait(0.01):
             return
-    shared = SharedParts(
-        store=parts.store,
-        kube=parts.kube,
-        kernel=parts.kernel,
-        node=parts.node,
+    calls = CallMetrics()
+    workers = Workers(parts.workers, log, calls.observe, courtesy.count)
+    own = (*calls.all(), workers.passed_on, *courtesy.metrics(), *reconciler.metrics())
+    parts.monitor.telemetry.serve(*own)
+    serve = server(
+        parts.config,
+        Opened(parts.store, parts.kube, parts.kernel, ipam),
+        log.event,
+        calls.observe,
         table_ready=lambda: reconciler.rules_ready,
-        log=log.event,
-        ipam=ipam,
-        namespaces=Netns(),
-        locks=FileLocks(run_dir / "locks"),
-        mtu_file=parts.config.mtu_file,
-        agreement=_agreement(parts),
         at_rest=courtesy.at_rest,
     )
 
-    calls = CallMetrics()
-    own = (*calls.all(), *courtesy.metrics(), *reconciler.metrics())
-    parts.monitor.telemetry.serve(*own)
-
-    def build(conf: NetConf) -> PluginVerbs:
-        return build_plugin(conf, shared=shared)
-
     def answer(request: Request) -> Response:
         with courtesy.request():
-            return dispatch(request.env, request.stdin, build, log=log.event, observe=calls.observe)
+            return serve(request)
 
-    cni = CNIServer(parts.config.cni_socket, answer, crew.spawn, log)
+    workers.begin(crew.start)
+    cni = CNIServer(parts.config.cni_socket, answer, crew.spawn, log, pass_on=workers.take)
     cni.open()
     crew.start("cni", cni.run)
     parts.monitor.serves(cni)
@@ -383,13 +375,6 @@ def _keep_proxy(parts: Parts) -> ProxyKeeper | None:
     keeper = ProxyKeeper(command, control, parts.log, lambda: crew.failed, crew.hurry.is_set)
     crew.start("migration-proxy", keeper.run, keeper.stop)
     return keeper
-
-
-def _agreement(parts: Parts) -> Agreement:
-    """What a CNI configuration must mean to be served."""
-    api = parts.config.kube()
-    datastore = parts.config.datastore(parts.node)
-    return Agreement(datastore, api.server if api else "", parts.log.event)
 
 
 def _reconciler(parts: Parts, outlets: Outlets, inbox: Inbox) -> Reconciler:

@@ -66,19 +66,30 @@ def _try_lock(file: IO[str]) -> bool:
     return True
 
 
+Serve = Callable[[Request], Response]
+PassOn = Callable[[socket.socket, Callable[[], None]], bool]
+
+
+def _to_nobody(client: socket.socket, returned: Callable[[], None]) -> bool:
+    """There are no workers."""
+    return False
+
+
 class CNIServer:
     """`serve` answers one request and never raises; `allowed` are the uids that may ask.
 
-    `spawn(name, body)` runs a body on a thread of its own and sees to its failure.
+    `spawn(name, body)` runs a body on a thread of its own and sees to its failure. `pass_on` is
+    offered what comes while this serves another: whoever takes a connection says when it is done.
     """
 
     def __init__(
         self,
         path: Path,
-        serve: Callable[[Request], Response],
+        serve: Serve,
         spawn: Callable[[str, Callable[[], None]], threading.Thread],
         log: Log,
         *,
+        pass_on: PassOn = _to_nobody,
         allowed: frozenset[int] = frozenset({0}),
     ) -> None:
         self._path = path
@@ -86,9 +97,13 @@ class CNIServer:
         self._spawn = spawn
         self._log = log
         self._allowed = allowed
+        self._pass_on = pass_on
         self._slots = threading.Semaphore(LIMIT)
         self._stopping = threading.Event()
         self._running: set[threading.Thread] = set()
+        self._away = 0
+        """Requests that were passed on and have not come back."""
+        self._returned = threading.Condition()
         self._accepting = threading.Lock()
         self._listener: socket.socket | None = None
         self._inode = (0, 0)
@@ -153,44 +168,70 @@ class CNIServer:
             self._listener.close()
         for thread in tuple(self._running):
             thread.join(max(0.0, end - time.monotonic()))
-        return not any(thread.is_alive() for thread in tuple(self._running))
+        with self._returned:
+            back = self._returned.wait_for(lambda: not self._away, end - time.monotonic())
+        return back and not any(thread.is_alive() for thread in tuple(self._running))
 
     def _start(self, client: socket.socket) -> None:
         def body() -> None:
             try:
                 with client:
-                    self._handle(client)
+                    serve_one(client, self._serve, self._log)
             finally:
                 self._slots.release()
 
-        self._running = {one for one in self._running if one.is_alive()}
-        self._running.add(self._spawn("cni-request", body))
-
-    def _handle(self, client: socket.socket) -> None:
         uid = _peer_uid(client)
         if uid not in self._allowed:
             self._log.warning("cni_refused", uid=uid)
+            client.close()
+            self._slots.release()
             return
-        try:
-            client.settimeout(REQUEST_SECONDS)
-            request = read_request(client)
-        except OtherVersion as error:
-            self._log.warning("cni_other_version", reason=first_line(error))
-            self._send(client, error.answer)
-            return
-        except (Malformed, Unavailable) as error:
-            self._log.warning("cni_unreadable", reason=first_line(error))
-            return
-        with asked_by(partial(_waits, client)):
-            answer = self._serve(request)
-        self._send(client, encode_response(answer.code, answer.stdout))
+        self._running = {one for one in self._running if one.is_alive()}
+        if not (self._running and self._is_passed_on(client)):
+            self._running.add(self._spawn("cni-request", body))
 
-    def _send(self, client: socket.socket, frame: bytes) -> None:
-        try:
-            client.settimeout(ANSWER_SECONDS)
-            client.sendall(frame)
-        except OSError as error:
-            self._log.warning("cni_caller_gone", reason=error)
+    def _is_passed_on(self, client: socket.socket) -> bool:
+        """Give a request away, if somebody takes it."""
+        with self._returned:
+            self._away += 1
+        taken = self._pass_on(client, self._came_back)
+        if taken:
+            client.close()
+        else:
+            with self._returned:
+                self._away -= 1
+        return taken
+
+    def _came_back(self) -> None:
+        with self._returned:
+            self._away -= 1
+            self._returned.notify_all()
+        self._slots.release()
+
+
+def serve_one(client: socket.socket, serve: Serve, log: Log) -> None:
+    """Read a request, have it served, and answer it."""
+    try:
+        client.settimeout(REQUEST_SECONDS)
+        request = read_request(client)
+    except OtherVersion as error:
+        log.warning("cni_other_version", reason=first_line(error))
+        _send(client, error.answer, log)
+        return
+    except (Malformed, Unavailable) as error:
+        log.warning("cni_unreadable", reason=first_line(error))
+        return
+    with asked_by(partial(_waits, client)):
+        answer = serve(request)
+    _send(client, encode_response(answer.code, answer.stdout), log)
+
+
+def _send(client: socket.socket, frame: bytes, log: Log) -> None:
+    try:
+        client.settimeout(ANSWER_SECONDS)
+        client.sendall(frame)
+    except OSError as error:
+        log.warning("cni_caller_gone", reason=error)
 
 
 def _inode(path: Path) -> tuple[int, int]:

@@ -165,6 +165,7 @@ class NodeConfig(Access, MetricsKeys):
     k8s_node_condition: bool = True
     use_pod_cidr: bool = False
     vm_gone_grace_seconds: float = Field(default=60.0, ge=1.0)
+    cni_workers: int | None = Field(default=None, ge=0, le=16)
     drain_seconds: float = Field(default=60.0, ge=0, le=3600)
     state_dir: str = "/var/lib/tortie"
     log_file: str = ""

@@ -55,20 +55,20 @@ class Courtesy:
     @contextmanager
     def request(self) -> Iterator[None]:
         """A request is at work."""
-        self._add(1)
+        self.count(1)
         try:
             yield
         finally:
-            self._add(-1)
+            self.count(-1)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
         """A request that is at work only waits for others."""
-        self._add(-1)
+        self.count(-1)
         try:
             yield
         finally:
-            self._add(1)
+            self.count(1)
 
     def give_way(self, lane: str, *, briefly: bool = False) -> None:
         """Return when no request is at work, or when the time for that is over; `briefly`: as if
@@ -113,7 +113,8 @@ class Courtesy:
         pressing = self._pressing_until
         return self._at_work <= 0 or (pressing is not None and self._monotonic() < pressing)
 
-    def _add(self, number: int) -> None:
+    def count(self, number: int) -> None:
+        """So many more requests are at work."""
         with self._free:
             self._at_work += number
             if self._at_work <= 0:

@@ -29,6 +29,11 @@ Hearer = Callable[[str, Mapping[str, object]], None]
 raise."""
 
 
+def level_of(event: str) -> Level:
+    """What failed is a warning."""
+    return "warning" if event.endswith(_TROUBLE) else "info"
+
+
 class Log(Protocol):
     """Where decisions are told."""
 
@@ -89,7 +94,7 @@ class JsonLog:
 
     def event(self, event: str, /, **fields: object) -> None:
         """A line whose level follows from its name: what failed is a warning."""
-        self._write("warning" if event.endswith(_TROUBLE) else "info", event, fields)
+        self._write(level_of(event), event, fields)
 
     def _write(self, level: Level, event: str, fields: dict[str, object]) -> None:
         for hear in self._hearers:

@@ -14,6 +14,7 @@ from cni_plugin.calls import CallMetrics
 from controllers.candidate import leads_gauge
 from controllers.metrics import PassMetrics
 from felix_shim.bird_daemon import bird_metrics
+from felix_shim.cni_workers import Workers
 from felix_shim.config import NodeConfig
 from felix_shim.courtesy import Courtesy
 from felix_shim.gate import Gate
@@ -45,6 +46,7 @@ def of_agent() -> tuple[Metric, ...]:
         *Telemetry().all(),
         *gauges(Inbox(), Roster(), owners),
         *CallMetrics().all(),
+        Workers((), NullLog(), lambda *_: None, lambda _: None).passed_on,
         *Gate(NullLog(), NOBODY).metrics(),
         *bird_metrics(NodeConfig(nodename="n1")),
         *HandOver(NOBODY, NOBODY, NOBODY, NullLog(), lambda: 0.0).metrics(),

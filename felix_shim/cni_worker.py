@@ -1,0 +1,124 @@
+"""A worker of the agent: serves the CNI requests that it is handed (`cni_workers` says why).
+
+Few are at work at once, in the order in which they came: more would only hand the interpreter's
+lock to each other. What they say goes to the agent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from cni_plugin.calls import Call
+from cni_plugin.frame import Request, Response
+from felix_shim.cni_server import Serve, serve_one
+from felix_shim.cni_workers import BEGIN, MESSAGE
+from libtortie.jsonlog import Level, level_of
+
+ABREAST = 2
+"""Requests that are at work at once; while one waits for the kernel another has the lock."""
+PATIENCE = 0.25
+"""Seconds after which a request begins although those before it have not ended: they may be waiting
+for an API that is silent."""
+_LONGEST = 32_000
+"""Characters of the text of one field of a report."""
+
+
+class Reports:
+    """What a worker tells its agent; to its own code it is a log. Any thread."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def debug(self, event: str, **fields: object) -> None:
+        """A line of the agent's log; so are the next ones."""
+        self._line("debug", event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._line("info", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._line("warning", event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._line("error", event, fields)
+
+    def event(self, event: str, /, **fields: object) -> None:
+        """A line whose level follows from its name."""
+        self._line(level_of(event), event, fields)
+
+    def observe(self, call: Call, code: int) -> None:
+        """A call has ended."""
+        seconds = call.ended - call.began
+        self.tell(command=call.command, code=code, seconds=seconds, phases=call.phases)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """A call that is at work only waits for others."""
+        self.tell(weight=-1)
+        try:
+            yield
+        finally:
+            self.tell(weight=1)
+
+    def tell(self, **report: object) -> None:
+        """Send a report."""
+        self._channel.send(json.dumps(report, default=str).encode(errors="replace"))
+
+    def _line(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
+        told = {k: v[:_LONGEST] if isinstance(v, str) else v for k, v in fields.items()}
+        self.tell(level=level, event=event, fields=told)
+
+
+class Turns:
+    """Lets a few be at work at once, and anybody who has waited long enough."""
+
+    def __init__(self, abreast: int = ABREAST, patience: float = PATIENCE) -> None:
+        self._places = threading.Semaphore(abreast)
+        self._patience = patience
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for one's turn, and have it."""
+        has_place = self._places.acquire(timeout=self._patience)
+        try:
+            yield
+        finally:
+            if has_place:
+                self._places.release()
+
+
+def work(channel: socket.socket, build: Callable[[Reports], Serve]) -> None:
+    """Wait for `begin`, build what serves, then serve what comes, until the channel closes."""
+    reports, turns = Reports(channel), Turns()
+    if channel.recv(MESSAGE) != BEGIN:
+        return
+    serve = build(reports)
+
+    def in_turn(request: Request) -> Response:
+        with turns.turn():
+            return serve(request)
+
+    def handle(number: int, descriptors: list[int]) -> None:
+        try:
+            for descriptor in descriptors:  # none where this process has too many
+                with socket.socket(fileno=descriptor) as client:
+                    serve_one(client, in_turn, reports)
+            reports.tell(answered=number)
+        except BaseException as error:  # whatever it is, it must end the process
+            trace = traceback.format_exc()
+            reports.error("cni_worker_failed", reason=repr(error), traceback=trace)
+            os._exit(1)
+
+    reports.tell(serves=True)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(channel, MESSAGE, 1)
+        if not message:
+            return
+        arguments = (int(message), descriptors)
+        threading.Thread(target=handle, args=arguments, name="cni-request", daemon=True).start()

@@ -1,0 +1,154 @@
+"""Worker processes: how many, whose turn it is, and what the agent makes of their reports."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cni_plugin.calls import LOCK, Call
+from felix_shim import cni_workers
+from felix_shim.cni_worker import Reports, Turns
+from felix_shim.cni_workers import Worker, Workers, number_of
+from tests.fakes.agent_world import RecordingLog
+
+DEADLINE = 60.0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "number"),
+    [(None, 1, 0), (None, 2, 1), (None, 64, 1), (0, 8, 0), (3, 1, 3)],
+)
+def test_one_worker_where_there_is_a_core_for_it(
+    wanted: int | None, cores: int, number: int
+) -> None:
+    assert number_of(wanted, cores) == number
+
+
+def test_so_many_have_their_turn_and_the_next_after_a_while() -> None:
+    turns = Turns(abreast=1, patience=0.01)
+    with turns.turn(), turns.turn():  # the second was let pass
+        pass
+    patient = Turns(abreast=1, patience=DEADLINE)
+    began = threading.Event()
+
+    def next_one() -> None:
+        with patient.turn():
+            began.set()
+
+    with patient.turn():
+        thread = threading.Thread(target=next_one)
+        thread.start()
+        assert not began.wait(0.05)
+    assert began.wait(DEADLINE)
+    thread.join()
+
+
+class Agent:
+    """An agent's end, with workers whose other ends the test has."""
+
+    def __init__(self, count: int) -> None:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
+        self.members = [Worker(number, ours) for number, (ours, _) in enumerate(pairs)]
+        self.ends = [theirs for _, theirs in pairs]
+        self.log = RecordingLog()
+        self.calls: list[tuple[str, float, int]] = []
+        self.at_work = 0
+        self.returned: list[str] = []
+        self.workers = Workers(self.members, self.log, self._observe, self._count)
+        self.threads = [
+            threading.Thread(target=self.workers.follow, args=(one,)) for one in self.members
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _observe(self, call: Call, code: int) -> None:
+        self.calls.append((call.command, round(call.seconds, 6), code))
+
+    def _count(self, more: int) -> None:
+        self.at_work += more
+
+    def take(self, name: str) -> bool:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            return self.workers.take(ours, lambda: self.returned.append(name))
+
+    def say(self, number: int, **report: object) -> None:
+        self.ends[number].send(json.dumps(report).encode())
+
+    def lose(self, number: int) -> None:
+        self.ends[number].close()
+        self.threads[number].join(DEADLINE)
+        assert not self.threads[number].is_alive()
+
+    def serve(self, number: int) -> None:
+        self.say(number, serves=True)
+        while not self.members[number].serves:
+            assert self.threads[number].is_alive()
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    made = Agent(2)
+    yield made
+    for number in range(2):
+        made.lose(number)
+        made.members[number].channel.close()
+
+
+def test_nobody_takes_a_request_before_it_serves_or_after_it_is_gone(agent: Agent) -> None:
+    assert not agent.take("early")
+    agent.serve(0)
+    assert agent.take("one")
+    agent.lose(0)
+    assert not agent.take("late")
+    assert agent.returned == ["one"]
+    assert agent.at_work == 0
+    assert agent.log.of("cni_worker_lost") == [{"pid": 0, "requests": 1}]
+
+
+def test_who_has_the_fewest_takes_the_next(agent: Agent) -> None:
+    agent.serve(0)
+    agent.serve(1)
+    assert all(agent.take(name) for name in "abcd")
+    assert [len(one.returns) for one in agent.members] == [2, 2]
+    assert agent.at_work == 4
+
+
+def test_one_that_stands_still_has_only_so_many(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cni_workers, "MOST_HELD", 2)
+    agent.serve(0)
+    assert [agent.take(name) for name in "abc"] == [True, True, False]
+
+
+def test_a_call_at_rest_does_not_count_and_a_lost_one_is_not_counted_twice(agent: Agent) -> None:
+    agent.serve(0)
+    assert agent.take("a") and agent.take("b")
+    with Reports(agent.ends[0]).at_rest():
+        agent.say(0, answered=1)
+        while agent.returned != ["a"]:
+            assert agent.threads[0].is_alive()
+        assert agent.at_work == 0
+    agent.say(0, weight=-1)  # `b` rests, and is lost
+    agent.lose(0)
+    assert agent.returned == ["a", "b"]
+    assert agent.at_work == 0
+
+
+def test_what_a_worker_says_is_the_agents_log_and_metrics(agent: Agent) -> None:
+    reports = Reports(agent.ends[0])
+    reports.event("undo_failed", step="x", error="y" * 100_000, path=agent)
+    times = iter((1.0, 3.5))
+    call = Call("ADD", lambda: next(times), {LOCK: 0.5})
+    call.ended = call.monotonic()
+    reports.observe(call, 11)
+    agent.lose(0)
+    event, fields = agent.log.lines[0]
+    assert (event, fields["step"], fields["path"]) == ("undo_failed", "x", str(agent))
+    assert len(str(fields["error"])) == 32_000
+    assert agent.calls == [("ADD", 2.0, 11)]
