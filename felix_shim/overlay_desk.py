@@ -69,7 +69,9 @@ class OverlayDesk:
     _claims: dict[IPAddress, Claim] = field(default_factory=dict)
     _early: dict[IPAddress, Claim] = field(default_factory=dict)
     """What no record agrees with yet; one that names no migration does not do for these."""
-    _confirmed: set[EndpointId] = field(default_factory=set)
+    _confirmed: dict[EndpointId, set[IPAddress]] = field(default_factory=dict)
+    """Addresses of VMs that were heard here, and that the store has had here since. Those of one
+    VM may be in blocks of their own, which are told of one after the other."""
     _pools: tuple[Pool, ...] = ()
     _version: int = 0
     _strays: set[IPNetwork] = field(default_factory=set)
@@ -173,9 +175,10 @@ class OverlayDesk:
     def is_recorded(self, local: Local) -> bool:
         """Whether the store has named this node for a VM since that was heard here. It may have
         moved on by now: from then on the store says where it is, and this node no more."""
-        return self.counts(local)
+        stored = [one for one in local.endpoint.addresses if self._is_stored(one)]
+        return bool(stored) and all(self.counts(local, one) for one in stored)
 
-    def counts(self, local: Local) -> bool:
+    def counts(self, local: Local, address: IPAddress) -> bool:
         """Whether the store's word that a local address is elsewhere counts.
 
         Of a VM that was heard here it counts once the store has named this node: until then what
@@ -184,12 +187,13 @@ class OverlayDesk:
         if local.endpoint.vm is None:
             return False
         if not has_claimed(local.machine):
-            self._confirmed.discard(local.id)
+            self._confirmed.pop(local.id, None)
             return True
-        if local.id not in self._confirmed:  # looking is dear, and each cut-over asks of each VM
-            if not any(self._stored(one) == self.node for one in local.endpoint.addresses):
+        confirmed = self._confirmed.setdefault(local.id, set())
+        if address not in confirmed:  # looking is dear, and each cut-over asks of each VM
+            if self._stored(address) != self.node:
                 return False
-            self._confirmed.add(local.id)
+            confirmed.add(address)
         return True
 
     def believes(self, local: Local, address: IPAddress) -> bool:
@@ -197,7 +201,7 @@ class OverlayDesk:
         while the store has the address here, for then it is what is left of an older way."""
         if address in self._claims:
             return True
-        return self.counts(local) and self._stored(address) != self.node
+        return self.counts(local, address) and self._stored(address) != self.node
 
     def plan(
         self, cluster: Cluster, settings: Settings, links: Mapping[str, frozenset[IPAddress]]
@@ -242,11 +246,11 @@ class OverlayDesk:
 
     def _whereabouts(self) -> Whereabouts:
         local: dict[IPAddress, bool] = {}
-        self._confirmed &= {one.id for one in self.roster}
+        ids = {one.id for one in self.roster}
+        self._confirmed = {one: what for one, what in self._confirmed.items() if one in ids}
         for one in self.roster:
-            counts = self.counts(one)
             for address in one.endpoint.addresses:
-                local[address] = counts and local.get(address, True)
+                local[address] = self.counts(one, address) and local.get(address, True)
         concerned = (self._block_of(address) for address in (*local, *self._claims))
         near = {one.cidr: one for one in concerned if one is not None}
         near |= {cidr: self._placements[cidr] for cidr in self._strays}
@@ -270,6 +274,9 @@ class OverlayDesk:
         """The node that the store has for an address, or ""."""
         found = self._block_of(address)
         return "" if found is None else found.nodes.get(address, "")
+
+    def _is_stored(self, address: IPAddress) -> bool:
+        return self.covers(address) and bool(self._stored(address))
 
     def _target(self, address: IPAddress) -> tuple[str, str]:
         """The node that an address may be about to move to, and the migration."""
@@ -295,4 +302,4 @@ class OverlayDesk:
             if node == self.node:
                 for local in self.roster.with_address(address):
                     if has_claimed(local.machine):
-                        self._confirmed.add(local.id)
+                        self._confirmed.setdefault(local.id, set()).add(address)

@@ -41,13 +41,13 @@ def dual(record: Record) -> Record:
     return replace(record, value=value.model_copy(update={"spec": spec}))
 
 
-def block6(active: str, target: str = "") -> Record:
-    """The block of the second address, of this node."""
+def block6(active: str, target: str = "", owner: str = NODE) -> Record:
+    """The block of the second address."""
     allocations: list[int | None] = [None] * CIDR6.num_addresses
     allocations[2] = 0
     alternate = {"node": target, "vmim-uid": "m1"} if target else {}
     attribute = Attribute("vm", {"node": active}, alternate)
-    block = Block(CIDR6, f"host:{NODE}", tuple(allocations), (), (attribute,))
+    block = Block(CIDR6, f"host:{owner}", tuple(allocations), (), (attribute,))
     return Record(BlockKey(CIDR6), block, "1")
 
 
@@ -56,6 +56,23 @@ def leaving() -> Bench:
     bench = Bench()
     bench.start(objects=(migration("m1", source="src", target="tgt"), instance(NODE)))
     bench.attach(dual(endpoint_record("src")))
+    with_both(bench, block_record(NODE, "n2", owner=NODE), block6(NODE, "n2"))
+    assert [best(bench, one) for one in BOTH] == ["here", "here"]
+    return bench
+
+
+def arriving() -> Bench:
+    """The node that the VM is about to come to from n0, which both blocks are of."""
+    bench = Bench()
+    bench.start(objects=(migration("m1", source="src", target="tgt"), instance("n0")))
+    bench.attach(dual(endpoint_record("tgt", migration="m1")))
+    with_both(bench, block_record("n0", NODE, owner="n0"), block6("n0", NODE, "n0"))
+    assert bench.state("tgt") is State.TARGET
+    return bench
+
+
+def with_both(bench: Bench, four: Record, six: Record) -> None:
+    """The cluster's lists, with a pool of each family in the overlay."""
     bench.kernel.add_link("up0")
     for address in ("172.31.1.2/24", "fd31::1:2/64"):
         bench.kernel.ensure_address("up0", ip_interface(address))
@@ -71,12 +88,10 @@ def leaving() -> Bench:
     bench.tell(
         Listed(NODES, tuple(nodes)),
         Listed(POOLS, (pool_record(), pool6)),
-        Listed(BLOCKS[0], (block_record(NODE, "n2", owner=NODE),)),
-        Listed(BLOCKS[1], (block6(NODE, "n2"),)),
+        Listed(BLOCKS[0], (four,)),
+        Listed(BLOCKS[1], (six,)),
     )
     bench.advance(31)
-    assert [best(bench, one) for one in BOTH] == ["here", "here"]
-    return bench
 
 
 def best(bench: Bench, address: str) -> str:
@@ -128,3 +143,18 @@ def test_a_vm_that_is_known_to_be_gone_by_the_api_alone_keeps_its_routes_for_a_w
     assert [best(bench, one) for one in BOTH] == ["here", "here"]
     store(bench, block_record("n2", owner=NODE))
     assert [best(bench, one) for one in BOTH] == ["away", "here"]
+
+
+@pytest.mark.parametrize("first", [4, 6])
+def test_a_vm_that_has_come_stays_though_its_blocks_are_told_of_one_after_the_other(
+    first: int,
+) -> None:
+    """What the store still says of the other family is older than the VM's sign."""
+    bench = arriving()
+    bench.sign("tgt")
+    told = {4: (BLOCKS[0], block_record(NODE, owner="n0")), 6: (BLOCKS[1], block6(NODE, "", "n0"))}
+    for version, recorded in ((first, False), (10 - first, True)):
+        bench.tell(Stored(*told[version]))
+        assert bench.state("tgt") is State.LIVE
+        assert [best(bench, one) for one in BOTH] == ["here", "here"]
+        assert bool(bench.tellings[-1]) is not recorded, "the owner is told until it knows both"

@@ -307,9 +307,9 @@ def test_what_is_known_of_a_vm_goes_with_its_pod() -> None:
     desk = bench.reconciler.world.overlay
     bench.sign("tgt")
     store(bench, block_record(NODE, owner="n0"))
-    assert desk._confirmed == {EndpointId(NAMESPACE, "tgt")}
+    assert desk._confirmed == {EndpointId(NAMESPACE, "tgt"): {ip_address(ADDRESS)}}
     bench.detach(endpoint_record("tgt", migration="m1"))
-    assert desk._confirmed == set(), "pods come and go for months"
+    assert desk._confirmed == {}, "pods come and go for months"
 
 
 def test_the_owner_is_told_though_the_route_is_an_ordinary_one_by_now() -> None:
