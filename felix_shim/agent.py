@@ -331,7 +331,7 @@ def _serve(parts: Parts, ipam: IPAMClient, reconciler: Reconciler, courtesy: Cou
             return
     calls = CallMetrics()
     workers = Workers(parts.workers, log, calls.observe, courtesy.count)
-    own = (*calls.all(), workers.passed_on, *courtesy.metrics(), *reconciler.metrics())
+    own = (*calls.all(), *workers.metrics(), *courtesy.metrics(), *reconciler.metrics())
     parts.monitor.telemetry.serve(*own)
     serve = server(
         parts.config,

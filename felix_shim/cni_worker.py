@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from cni_plugin.calls import Call
 from cni_plugin.frame import Request, Response
 from felix_shim.cni_server import Serve, serve_one
-from felix_shim.cni_workers import BEGIN, MESSAGE
+from felix_shim.cni_workers import ASK, BEGIN, MESSAGE
 from libtortie.jsonlog import Level, level_of
 
 ABREAST = 2
@@ -120,5 +120,8 @@ def work(channel: socket.socket, build: Callable[[Reports], Serve]) -> None:
         message, descriptors, _, _ = socket.recv_fds(channel, MESSAGE, 1)
         if not message:
             return
+        if message == ASK:
+            reports.tell(here=True)
+            continue
         arguments = (int(message), descriptors)
         threading.Thread(target=handle, args=arguments, name="cni-request", daemon=True).start()

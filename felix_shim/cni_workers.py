@@ -9,7 +9,8 @@ A worker is nothing without its agent: it has no listening socket, the kernel ki
 agent dies, and the agent when it ends. What it has to tell (lines of the log, what became of calls,
 that one rests) goes to the agent, so there is one log and one set of metrics, and whoever listens
 to the log hears all of it. A worker that dies costs the calls it has, which their runtime repeats
-(code 11), and speed. Nothing else: the agent serves on without it.
+(code 11), and speed. Nothing else: the agent serves on without it, until its own next start (by
+now it has threads, and cannot fork). One that gives no sign for long, asked for it, is ended.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,13 +31,19 @@ from typing import Any, NoReturn
 
 from cni_plugin.calls import Call
 from libtortie.jsonlog import Log
-from libtortie.metrics import Counter
+from libtortie.metrics import Counter, Gauge, Metric
 
 MOST_HELD = 32
 """Requests that one worker has at once: one that stands still leaves the agent slots of its own."""
 MESSAGE = 128 << 10
 """Bytes of the longest message."""
-BEGIN = b"begin"
+BEGIN, ASK = b"begin", b"ask"
+ASK_SECONDS = 5.0
+"""After so much silence of a worker that has requests it is asked for a sign; each report is one.
+The thread that takes requests gives it, and never waits for them."""
+HUNG_SECONDS = 30.0
+"""After so much silence it stands still (a stopped process, a dead mount), and is ended."""
+BURY_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 
 Body = Callable[[socket.socket], None]
@@ -74,6 +82,7 @@ def fork_workers(count: int, body: Body) -> tuple[Worker, ...]:
                 other.close()
             _be_worker(agent, theirs, body)
         theirs.close()
+        ours.settimeout(ASK_SECONDS)
         workers.append(Worker(pid, ours))
     return tuple(workers)
 
@@ -110,10 +119,19 @@ class Workers:
         self._count = count
         self._lock = threading.Lock()
         self._numbers = 0
-        self._ending = False
+        self._ending = threading.Event()
         self.passed_on = Counter(
             "tortie_cni_passed_on_total", "CNI calls that the agent had a worker process serve."
         )
+        self.serving = Gauge(
+            "tortie_cni_workers",
+            "Worker processes that serve CNI calls beside the agent.",
+            lambda: float(sum(one.serves for one in self._workers)),
+        )
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """For `/metrics`."""
+        return self.passed_on, self.serving
 
     def begin(self, start: Callable[[str, Callable[[], None], Callable[[], None]], None]) -> None:
         """Have them open what they need; each is handed requests once it has."""
@@ -144,16 +162,33 @@ class Workers:
 
     def follow(self, worker: Worker) -> None:
         """Take a worker's reports until its end."""
-        while report := _receive(worker.channel):
+        while report := self._report(worker):
             self._told(worker, json.loads(report))
         with self._lock:
             worker.serves = False
             lost, worker.returns = worker.returns, {}
             self._weigh(worker, -worker.weight)
-        if not self._ending:
+        if not self._ending.is_set():
             self._log.error("cni_worker_lost", pid=worker.pid, requests=len(lost))
         for returned in lost.values():
             returned()
+
+    def _report(self, worker: Worker) -> bytes:
+        """The next report; nothing from one that has ended, or had to be."""
+        silent = 0.0
+        while silent < HUNG_SECONDS:
+            try:
+                return worker.channel.recv(MESSAGE)
+            except TimeoutError:
+                silent = silent + ASK_SECONDS if worker.returns else 0.0
+            except OSError:
+                return b""
+            if silent:
+                with suppress(OSError):  # of one that stands still it may be full
+                    worker.channel.send(ASK, socket.MSG_DONTWAIT)
+        self._log.error("cni_worker_hangs", pid=worker.pid, seconds=silent)
+        os.kill(worker.pid, signal.SIGKILL)
+        return b""
 
     def _told(self, worker: Worker, report: dict[str, Any]) -> None:
         match report:
@@ -171,7 +206,7 @@ class Workers:
                     returned = worker.returns.pop(number)
                     self._weigh(worker, -1)
                 returned()
-            case _:
+            case {"serves": True}:
                 worker.serves = True
                 self._log.info("cni_worker_serves", pid=worker.pid)
 
@@ -181,16 +216,16 @@ class Workers:
 
     def end(self) -> None:
         """End them, whatever they are at, and bury them. Once more does nothing."""
-        if self._ending:
+        if self._ending.is_set():
             return
-        self._ending = True
+        self._ending.set()
         for worker in self._workers:
             os.kill(worker.pid, signal.SIGKILL)
-            os.waitpid(worker.pid, 0)
+            bury(worker.pid)
 
 
-def _receive(channel: socket.socket) -> bytes:
-    try:
-        return channel.recv(MESSAGE)
-    except OSError:
-        return b""
+def bury(pid: int) -> None:
+    """See a killed child off; one that the kernel does not let go is left to who comes after."""
+    end = time.monotonic() + BURY_SECONDS
+    while not os.waitpid(pid, os.WNOHANG)[0] and time.monotonic() < end:
+        time.sleep(0.01)

@@ -52,14 +52,13 @@ from felix_shim.migration import (
     settle,
     step,
     wants_owner,
-    why_dropped,
 )
 from felix_shim.migration import Event as MachineEvent
 from felix_shim.model import EndpointId
 from felix_shim.outlets import BIRD, MEMORY, NODE, OVERLAY, POLICY, SURVEY
 from felix_shim.rim import Rim
 from felix_shim.roster import Local
-from felix_shim.route_log import tell_route
+from felix_shim.route_log import tell_dropped, tell_route
 from felix_shim.routes import desired_routes, evidence
 from felix_shim.state import Memory
 from felix_shim.timers import Backoff, Convergence, Gated, Grace, Resync, Retry, Timers
@@ -235,11 +234,7 @@ class Reconciler:
         self._signs_dropped += sign.muted
         if not any(isinstance(action, Moved) for action in actions):
             self._signs_dropped += 1
-            reason = why_dropped(local.machine, sign.episode)
-            told = reason != "elsewhere" or local.disputed == sign.episode
-            local.disputed = local.disputed if told else sign.episode
-            tell = self._log.debug if told else self._log.warning
-            tell("sign_dropped", endpoint=local.id, kind=sign.kind, reason=reason)
+            tell_dropped(self._log, local, sign)
             return False
         local.machine = machine
         outcomes = self._change(*local.destinations)

@@ -1,4 +1,4 @@
-"""One log line for what became of the routes to one address. No decisions."""
+"""One log line for what became of the routes to one address, or of a sign. No decisions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from felix_shim.drivers.routetable import Outcome
-from felix_shim.migration import RAISED
+from felix_shim.events import Sign
+from felix_shim.migration import RAISED, why_dropped
 from felix_shim.roster import Local
 from felix_shim.settings import Settings
 from libtortie.jsonlog import Log
 from libtortie.linux.port import Route
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+def tell_dropped(log: Log, local: Local, sign: Sign) -> None:
+    """Of a sign that changed nothing: a warning, once an episode, where the VM is elsewhere."""
+    reason = why_dropped(local.machine, sign.episode)
+    is_news = reason == "elsewhere" and local.disputed != sign.episode
+    if is_news:
+        local.disputed = sign.episode
+    tell = log.warning if is_news else log.debug
+    tell("sign_dropped", endpoint=local.id, kind=sign.kind, reason=reason)
 
 
 def tell_route(

@@ -46,7 +46,7 @@ def of_agent() -> tuple[Metric, ...]:
         *Telemetry().all(),
         *gauges(Inbox(), Roster(), owners),
         *CallMetrics().all(),
-        Workers((), NullLog(), lambda *_: None, lambda _: None).passed_on,
+        *Workers((), NullLog(), lambda *_: None, lambda _: None).metrics(),
         *Gate(NullLog(), NOBODY).metrics(),
         *bird_metrics(NodeConfig(nodename="n1")),
         *HandOver(NOBODY, NOBODY, NOBODY, NullLog(), lambda: 0.0).metrics(),

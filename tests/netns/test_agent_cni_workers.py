@@ -131,12 +131,18 @@ def test_a_refusal_by_a_worker_is_told_and_counted_by_the_agent(crowd: Crowd) ->
     assert crowd.number('tortie_cni_refusals_total{reason="unknown_container"}') == 1
 
 
-def test_a_killed_worker_costs_its_call_alone_and_leaves_nothing_held(crowd: Crowd) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_ends_or_stands_still_costs_its_call_alone_and_leaves_nothing_held(
+    crowd: Crowd, number: int
+) -> None:
     with ExitStack() as stack:
         calls = crowd.two(stack)
-        os.kill(crowd.worker(), signal.SIGKILL)
+        assert crowd.number("tortie_cni_workers") == 1
+        os.kill(crowd.worker(), number)
         (lost,) = until("it is told", lambda: crowd.node.lines("cni_worker_lost"))
         assert lost["requests"] == 1
+        assert crowd.number("tortie_cni_workers") == 0
+        assert len(crowd.node.lines("cni_worker_hangs")) == (number == signal.SIGSTOP)
         (gone,) = until("its call ends", lambda: [call for call in calls if call.done()])
         with pytest.raises(Unavailable):  # the executable makes code 11 of it
             gone.result(DEADLINE)

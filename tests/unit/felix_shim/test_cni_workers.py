@@ -12,7 +12,7 @@ import pytest
 from cni_plugin.calls import LOCK, Call
 from felix_shim import cni_workers
 from felix_shim.cni_worker import Reports, Turns
-from felix_shim.cni_workers import Worker, Workers, number_of
+from felix_shim.cni_workers import ASK, Worker, Workers, number_of
 from tests.fakes.agent_world import RecordingLog
 
 DEADLINE = 60.0
@@ -152,3 +152,28 @@ def test_what_a_worker_says_is_the_agents_log_and_metrics(agent: Agent) -> None:
     assert (event, fields["step"], fields["path"]) == ("undo_failed", "x", str(agent))
     assert len(str(fields["error"])) == 32_000
     assert agent.calls == [("ADD", 2.0, 11)]
+
+
+def test_one_that_gives_no_sign_is_ended_and_one_that_does_is_not(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call may take long; the worker that has it answers meanwhile."""
+    monkeypatch.setattr(cni_workers, "ASK_SECONDS", 10.0)
+    ended: list[int] = []
+    monkeypatch.setattr("felix_shim.cni_workers.os.kill", lambda pid, _: ended.append(pid))
+    for number in (0, 1):
+        agent.members[number].channel.settimeout(0.01)
+        agent.serve(number)
+    assert agent.take("lost") and agent.take("long")
+    signs = 0
+    agent.ends[1].settimeout(DEADLINE)
+    while not ended or signs < 20:
+        if agent.ends[1].recv(64) == ASK:
+            agent.say(1, here=True)
+            signs += 1
+    agent.threads[0].join(DEADLINE)
+    assert ended == [0]
+    assert agent.log.of("cni_worker_hangs") == [{"pid": 0, "seconds": 30.0}]
+    assert agent.returned == ["lost"]
+    assert agent.take("another")
+    assert len(agent.members[1].returns) == 2
