@@ -23,7 +23,10 @@ def facts_from_wire(where: str, wire: Mapping[str, Any]) -> Facts:
         raise Malformed(f"{where}: facts: not a list")
     known = [(at, one) for at, one in enumerate(found) if _known(one)]
     if found and not known:
-        raise Malformed(f"{where}: facts: only such as a newer version knows")
+        kinds = sorted({repr(one["what"][:40]) for one in found})[:3]
+        raise Malformed(
+            f"{where}: facts: only of kinds unknown to this version: {', '.join(kinds)}"
+        )
     return Facts(tuple(from_wire(f"{where}: facts[{at}]", one) for at, one in known))
 
 

@@ -64,6 +64,8 @@ def test_panels_ask_only_for_what_there_is_and_leave_nothing_out() -> None:
         "tortie_migration_transitions_total",
         "tortie_owner_swap_failures_total",
         "tortie_cni_kubeconfig_unchecked_seconds",
+        "tortie_cni_passed_on_total",
+        "tortie_cni_workers",
         "tortie_gc_passes_total",
         "tortie_gc_leaks_seen_total",
         "ipam_blocks",

@@ -24,6 +24,8 @@ def say(*words):
     with (HERE / "said").open("a") as file:
         print(os.getpid(), *words, file=file)
 """
+HEEDING = ("env", "--default-signal=HUP,INT,TERM")
+"""Signals that the tests themselves were told to ignore would be inherited."""
 WAITS = "past = keeper.keep(); say('agent', past.agents, past.last); signal.pause()"
 
 
@@ -36,7 +38,7 @@ class KeptProgram:
         errors = self.root / "stderr"
         with errors.open("ab") as file:
             self.process = subprocess.Popen(
-                [*before, sys.executable, str(root / "script.py")],
+                [*HEEDING, *before, sys.executable, str(root / "script.py")],
                 stdin=subprocess.DEVNULL,
                 stderr=file,
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1"},

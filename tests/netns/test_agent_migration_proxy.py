@@ -141,6 +141,7 @@ def test_a_proxy_that_cannot_begin_hinders_nobody(node: ProxyNode) -> None:
 def test_without_the_option_nothing_of_it_runs(node: ProxyNode) -> None:
     """Its configuration alone, even in the usual place, starts nothing."""
     del node.config["migration_proxy"]
+    node.config["cni_workers"] = 0
     node.start()
     assert node.agent is not None
     until("all is settled", lambda: node.lines("cni_serving"))
