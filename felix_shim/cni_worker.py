@@ -77,7 +77,7 @@ class Reports:
         while True:
             told = {k: v[:longest] if isinstance(v, str) else v for k, v in told.items()}
             report = _encode({"level": level, "event": event, "fields": told})
-            if len(report) <= MESSAGE:
+            if len(report) <= MESSAGE or not longest:
                 break
             longest //= 2
         self._channel.send(report)
