@@ -26,7 +26,7 @@ PATIENCE = 0.25
 """Seconds after which a request begins although those before it have not ended: they may be waiting
 for an API that is silent."""
 _LONGEST = 32_000
-"""Characters of the text of one field of a report."""
+"""Characters of a report's longest text, to begin with."""
 
 
 class Reports:
@@ -68,11 +68,29 @@ class Reports:
 
     def tell(self, **report: object) -> None:
         """Send a report."""
-        self._channel.send(json.dumps(report, default=str).encode(errors="replace"))
+        self._channel.send(_encode(report))
 
     def _line(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
-        told = {k: v[:_LONGEST] if isinstance(v, str) else v for k, v in fields.items()}
-        self.tell(level=level, event=event, fields=told)
+        """What is too long for a message is told in part: the agent could not read a cut one."""
+        longest = _LONGEST
+        told = {name: _text(value) for name, value in fields.items()}
+        while True:
+            told = {k: v[:longest] if isinstance(v, str) else v for k, v in told.items()}
+            report = _encode({"level": level, "event": event, "fields": told})
+            if len(report) <= MESSAGE or not longest:
+                break
+            longest //= 2
+        self._channel.send(report)
+
+
+def _encode(report: Mapping[str, object]) -> bytes:
+    return json.dumps(report, default=str).encode(errors="replace")
+
+
+def _text(value: object) -> object:
+    """A field's value, as text where it is a long structure."""
+    is_plain = value is None or isinstance(value, str | int | float)
+    return value if is_plain or len(_encode({"": value})) < _LONGEST else str(value)
 
 
 class Turns:
@@ -95,25 +113,39 @@ class Turns:
 
 def work(channel: socket.socket, build: Callable[[Reports], Serve]) -> None:
     """Wait for `begin`, build what serves, then serve what comes, until the channel closes."""
-    reports, turns = Reports(channel), Turns()
+    reports = Reports(channel)
     if channel.recv(MESSAGE) != BEGIN:
         return
-    serve = build(reports)
+    with _told_to(reports):
+        _work(channel, reports, build(reports))
+
+
+@contextmanager
+def _told_to(reports: Reports) -> Iterator[None]:
+    """A fault of any kind is told, and ends the process: half of it would keep its callers."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            trace = traceback.format_exc()
+            reports.error("cni_worker_failed", reason=repr(error), traceback=trace)
+        finally:
+            os._exit(1)
+
+
+def _work(channel: socket.socket, reports: Reports, serve: Serve) -> None:
+    turns = Turns()
 
     def in_turn(request: Request) -> Response:
         with turns.turn():
             return serve(request)
 
     def handle(number: int, descriptors: list[int]) -> None:
-        try:
+        with _told_to(reports):
             for descriptor in descriptors:  # none where this process has too many
                 with socket.socket(fileno=descriptor) as client:
                     serve_one(client, in_turn, reports)
             reports.tell(answered=number)
-        except BaseException as error:  # whatever it is, it must end the process
-            trace = traceback.format_exc()
-            reports.error("cni_worker_failed", reason=repr(error), traceback=trace)
-            os._exit(1)
 
     reports.tell(serves=True)
     while True:

@@ -15,7 +15,6 @@ now it has threads, and cannot fork). One that gives no sign for long, asked for
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -31,6 +30,7 @@ from typing import Any, NoReturn
 
 from cni_plugin.calls import Call
 from libtortie.jsonlog import Log
+from libtortie.linux.process import call_process, die_with, threads
 from libtortie.metrics import Counter, Gauge, Metric
 
 MOST_HELD = 32
@@ -44,7 +44,7 @@ The thread that takes requests gives it, and never waits for them."""
 HUNG_SECONDS = 30.0
 """After so much silence it stands still (a stopped process, a dead mount), and is ended."""
 BURY_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
+WORKER_NAME = "tortie-worker"
 
 Body = Callable[[socket.socket], None]
 """A worker's life with its channel, until that closes."""
@@ -65,13 +65,17 @@ class Worker:
     channel: socket.socket
     serves: bool = False
     weight: int = 0
+    ended: bool = False
     returns: dict[int, Callable[[], None]] = field(default_factory=dict)
 
 
 def fork_workers(count: int, body: Body) -> tuple[Worker, ...]:
-    """Workers that wait for `begin`. To be called while the process has one thread: that one's end,
-    which is the agent's, is what the kernel kills them for."""
+    """Workers that wait for `begin`. None where the process has more than one thread: a fork would
+    have what the others hold locked, and the end of this thread, which should be the agent's, is
+    what the kernel kills workers for."""
     workers: list[Worker] = []
+    if threads() > 1:
+        return ()
     agent = os.getpid()
     for _ in range(count):
         gc.freeze()  # a collection would write to all the memory that is shared
@@ -92,18 +96,29 @@ def _be_worker(agent: int, channel: socket.socket, body: Body) -> NoReturn:
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the agent ends its workers
             signal.signal(number, signal.SIG_IGN)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == agent:
+        if die_with(agent):
+            call_process(WORKER_NAME)
             body(channel)
             status = 0
     finally:
         os._exit(status)
 
 
+def put_down(pid: int) -> None:
+    """Kill a child and see it off; one that the kernel does not let go is left to who comes after.
+
+    So is one that is seen off by the kernel, where whoever started us had SIGCHLD ignored."""
+    end = time.monotonic() + BURY_SECONDS
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        while not os.waitpid(pid, os.WNOHANG)[0] and time.monotonic() < end:
+            time.sleep(0.01)
+
+
 class Workers:
     """Hands requests over and takes reports. From any thread; `follow` is a thread's body.
 
-    `count` is told how many more requests are at work, or fewer.
+    `count` is told how many more requests are at work, or fewer. `bury` ends a process.
     """
 
     def __init__(
@@ -112,11 +127,13 @@ class Workers:
         log: Log,
         observe: Callable[[Call, int], None],
         count: Callable[[int], None],
+        bury: Callable[[int], None] = put_down,
     ) -> None:
         self._workers = tuple(workers)
         self._log = log
         self._observe = observe
         self._count = count
+        self._bury = bury
         self._lock = threading.Lock()
         self._numbers = 0
         self._ending = threading.Event()
@@ -164,8 +181,9 @@ class Workers:
         """Take a worker's reports until its end."""
         while report := self._report(worker):
             self._told(worker, json.loads(report))
+        worker.serves = False
+        self._end(worker)
         with self._lock:
-            worker.serves = False
             lost, worker.returns = worker.returns, {}
             self._weigh(worker, -worker.weight)
         if not self._ending.is_set():
@@ -187,7 +205,6 @@ class Workers:
                 with suppress(OSError):  # of one that stands still it may be full
                     worker.channel.send(ASK, socket.MSG_DONTWAIT)
         self._log.error("cni_worker_hangs", pid=worker.pid, seconds=silent)
-        os.kill(worker.pid, signal.SIGKILL)
         return b""
 
     def _told(self, worker: Worker, report: dict[str, Any]) -> None:
@@ -216,16 +233,13 @@ class Workers:
 
     def end(self) -> None:
         """End them, whatever they are at, and bury them. Once more does nothing."""
-        if self._ending.is_set():
-            return
         self._ending.set()
         for worker in self._workers:
-            os.kill(worker.pid, signal.SIGKILL)
-            bury(worker.pid)
+            self._end(worker)
 
-
-def bury(pid: int) -> None:
-    """See a killed child off; one that the kernel does not let go is left to who comes after."""
-    end = time.monotonic() + BURY_SECONDS
-    while not os.waitpid(pid, os.WNOHANG)[0] and time.monotonic() < end:
-        time.sleep(0.01)
+    def _end(self, worker: Worker) -> None:
+        """Once only: its pid may be another's then."""
+        with self._lock:
+            ended, worker.ended = worker.ended, True
+        if not ended:
+            self._bury(worker.pid)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from libtortie.errors import first_line
 from libtortie.jsonlog import JsonLog, Log
-from libtortie.linux.process import call_process, die_with
+from libtortie.linux.process import call_process, die_with, threads
 from libtortie.metrics import Metric, Readings
 
 REFUSED = 1
@@ -123,9 +123,8 @@ def keep(log: Log | None = None) -> Past:
     status. Where others have started threads nobody can be kept: returns in this process.
     """
     log = log or JsonLog(sys.stderr)
-    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  # a count, nothing else
-    if threads > 1:
-        log.warning("keeper_impossible", threads=threads)
+    if (found := threads()) > 1:
+        log.warning("keeper_impossible", threads=found)
         return Past()
     files = program_files()
     code = tuple(map(_stamp, files))

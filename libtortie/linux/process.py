@@ -1,4 +1,5 @@
-"""What a process asks of the kernel about itself: to die with its parent, and how it is called.
+"""What a process asks of the kernel about itself: to die with its parent, how it is
+called, its threads.
 
 prctl(2) has no place in Python's library, hence ctypes.
 """
@@ -31,6 +32,11 @@ def die_with(parent: int) -> bool:
 def call_process(name: str) -> None:
     """The name that `ps -o comm` shows, of at most 15 bytes. Raises `KernelError`."""
     _prctl(_PR_SET_NAME, name.encode())
+
+
+def threads() -> int:
+    """How many threads this process has, of Python's and others'."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # a count, nothing else
 
 
 def _prctl(what: int, value: int | bytes) -> None:

@@ -58,7 +58,9 @@ class Agent:
         self.calls: list[tuple[str, float, int]] = []
         self.at_work = 0
         self.returned: list[str] = []
-        self.workers = Workers(self.members, self.log, self._observe, self._count)
+        self.ended: list[int] = []
+        bury = self.ended.append
+        self.workers = Workers(self.members, self.log, self._observe, self._count, bury)
         self.threads = [
             threading.Thread(target=self.workers.follow, args=(one,)) for one in self.members
         ]
@@ -159,21 +161,55 @@ def test_one_that_gives_no_sign_is_ended_and_one_that_does_is_not(
 ) -> None:
     """A call may take long; the worker that has it answers meanwhile."""
     monkeypatch.setattr(cni_workers, "ASK_SECONDS", 10.0)
-    ended: list[int] = []
-    monkeypatch.setattr("felix_shim.cni_workers.os.kill", lambda pid, _: ended.append(pid))
     for number in (0, 1):
         agent.members[number].channel.settimeout(0.01)
         agent.serve(number)
     assert agent.take("lost") and agent.take("long")
     signs = 0
     agent.ends[1].settimeout(DEADLINE)
-    while not ended or signs < 20:
+    while not agent.ended or signs < 20:
         if agent.ends[1].recv(64) == ASK:
             agent.say(1, here=True)
             signs += 1
     agent.threads[0].join(DEADLINE)
-    assert ended == [0]
+    assert agent.ended == [0]
     assert agent.log.of("cni_worker_hangs") == [{"pid": 0, "seconds": 30.0}]
     assert agent.returned == ["lost"]
     assert agent.take("another")
     assert len(agent.members[1].returns) == 2
+
+
+def test_a_line_that_is_too_long_for_a_message_is_told_in_part(agent: Agent) -> None:
+    """A message that was cut is no JSON; one that was refused would end the worker."""
+    reports = Reports(agent.ends[0])
+    reports.error("cni_error", error="\u00e9" * 100_000, reason="\U0001f408" * 100_000)
+    reports.event("cni_add", addresses=["10.65.0.1"], found=["\u00e9" * 9] * 9_000)
+    agent.lose(0)
+    (_, first), (_, second) = agent.log.lines[:2]
+    for text in (first["error"], first["reason"], second["found"]):
+        assert isinstance(text, str)
+        assert len(text) > 1000
+    assert second["addresses"] == ["10.65.0.1"]
+
+
+def test_each_worker_is_buried_once(agent: Agent) -> None:
+    """Once it is, its pid may be that of somebody else."""
+    agent.serve(1)
+    agent.lose(0)
+    agent.workers.end()
+    agent.workers.end()
+    agent.lose(1)
+    assert agent.ended == [0, 1]
+    assert len(agent.log.of("cni_worker_lost")) == 1
+
+
+def test_a_process_with_threads_forks_no_worker() -> None:
+    """Such as a test's that runs an agent of its own."""
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        assert cni_workers.fork_workers(1, lambda _: None) == ()
+    finally:
+        over.set()
+        other.join()
