@@ -135,7 +135,9 @@ def test_a_record_that_cannot_be_read_is_named_and_hides_nothing() -> None:
 def test_a_kind_of_facts_that_a_newer_program_knows_hides_no_others() -> None:
     newer = {"at": "2026-08-22T13:30:00Z", "what": "of-a-newer-agent"}
     assert facts_from_wire("here", {"facts": [newer, to_wire(fact())]}) == Facts((fact(),))
-    with pytest.raises(Malformed, match="only of kinds unknown to this version: 'of-a-newer-agent'"):
+    with pytest.raises(
+        Malformed, match="only of kinds unknown to this version: 'of-a-newer-agent'"
+    ):
         facts_from_wire("here", {"facts": [newer]})
     with pytest.raises(Malformed, match=r"facts\[0\]"):
         facts_from_wire("here", {"facts": [{"at": newer["at"]}, to_wire(fact())]})
