@@ -43,7 +43,8 @@ FIRST_LOOK, LONGEST_LOOK = 0.0005, 0.005
 """Seconds between looks whether a link is gone."""
 DELETION_SECONDS = 20.0
 """How long a link may take to go."""
-_IDLE_CHANNELS = 4
+MOST_IDLE = 4
+"""Sockets that are kept for the next who asks beside others."""
 
 
 class Space:
@@ -98,7 +99,7 @@ class Space:
             yield channel
         finally:
             with self._lock:
-                kept = not self._closed and len(self._idle) < _IDLE_CHANNELS
+                kept = not self._closed and len(self._idle) < MOST_IDLE
                 if kept:
                     self._idle.append(channel)
             if not kept:

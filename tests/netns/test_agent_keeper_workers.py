@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from cni_plugin.frame import Response
+from felix_shim.keeper import LONG_LIFE
 from libtortie.errors import Unavailable
+from libtortie.linux.space import MOST_IDLE
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import resource_record
 from tests.fakes.fresh_names import fresh_name
@@ -56,6 +60,16 @@ def _children(pid: int) -> list[int]:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     return until("it has a child", read)
+
+
+def _open_files(pid: int) -> list[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return [str(one.readlink()) for one in folder.iterdir() if one.is_symlink()]
+
+
+def _kinds(pid: int) -> Counter[str]:
+    """How many descriptors of each kind a process has."""
+    return Counter(one.split(":")[0] for one in _open_files(pid))
 
 
 def _end_badly(calls: tuple[Future[Response], ...]) -> None:
@@ -125,6 +139,46 @@ def test_a_stop_of_the_keeper_waits_for_what_a_worker_has(crowd: KeptCrowd) -> N
     assert crowd.node.agent is not None
     assert crowd.node.agent.wait(DEADLINE) == 0
     assert not any(map(alive, pids.values()))
+
+
+def test_nothing_grows_over_many_calls_and_agents(crowd: KeptCrowd) -> None:
+    """Descriptors, zombies, threads of the keeper; and the lock is the agent's alone."""
+    first = crowd.pids()
+    keeper = _kinds(first["keeper"])
+    for _ in range(5):
+        crowd.add()
+    before = {name: _kinds(crowd.pids()[name]) for name in ("agent", "worker")}
+    for _ in range(30):
+        crowd.add()
+    until("descriptors of calls are closed", lambda: _none_more(crowd, before))
+    for name in ("keeper", "worker"):
+        assert not [one for one in _open_files(first[name]) if one.endswith("agent.lock")]
+    assert len([one for one in _open_files(first["agent"]) if one.endswith("agent.lock")]) == 1
+    _kill_agents(crowd, 5)
+    began = time.monotonic()  # more in a row, each of a short life, would be given up
+    until("one has lived long", lambda: time.monotonic() - began > LONG_LIFE)
+    _kill_agents(crowd, 5)
+    now = crowd.pids()
+    assert now["keeper"] == first["keeper"]
+    assert _kinds(now["keeper"]) == keeper
+    assert _children(now["keeper"]) == [now["agent"]]
+    assert _children(now["agent"]) == [now["worker"]]
+    assert Path("/proc", str(now["worker"]), "comm").read_text() == "tortie-worker\n"
+    assert crowd.number("tortie_agent_restarts_total") == 10
+    crowd.add()
+    until("the last one has no more than the first", lambda: _none_more(crowd, before))
+
+
+def _kill_agents(crowd: KeptCrowd, count: int) -> None:
+    for _ in range(count):
+        kill(crowd.pids()["agent"])
+        crowd.follow(kept=True)
+
+
+def _none_more(crowd: KeptCrowd, before: dict[str, Counter[str]]) -> bool:
+    pids = crowd.pids()
+    more = (_kinds(pids[name]) - counts for name, counts in before.items())
+    return all(one.total() <= MOST_IDLE for one in more)
 
 
 def test_on_one_core_there_is_no_worker(crowd: KeptCrowd) -> None:
