@@ -60,8 +60,8 @@ def run(config: NodeConfig, log: JsonLog, over: threading.Event) -> int:
     try:
         with take_lock(run_dir / "bird.lock"):
             if bird.alive():
-                if pid := bird.in_the_foreground():
-                    return _supervise(bird, _Adopted(pid), log, over)
+                if (found := _adopted(bird)) is not None:
+                    return _supervise(bird, found, log, over)
                 raise InvalidInput(
                     f"a BIRD answers on {config.bird_socket} already: end it with "
                     f"`birdc -s {config.bird_socket} graceful restart`"
@@ -102,10 +102,29 @@ class _Adopted:
         """Until it has ended."""
         select.select([self._pidfd], [], [])
 
+    def close(self) -> None:
+        """Let it be."""
+        os.close(self._pidfd)
+
     def kill(self) -> None:
         """End it."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+def _adopted(bird: Bird) -> _Adopted | None:
+    """The BIRD that answers, if it is known which process that is.
+
+    It is asked again once it is held: until then it may have ended, and its pid be another's.
+    """
+    pid = bird.in_the_foreground()
+    if not pid:
+        return None
+    found = _Adopted(pid)
+    if bird.in_the_foreground() == pid:
+        return found
+    found.close()
+    return None
 
 
 def _supervise(bird: Bird, process: _Process, log: JsonLog, over: threading.Event) -> int:

@@ -18,7 +18,7 @@ from cni_plugin.calls import Call
 from cni_plugin.frame import Request, Response
 from felix_shim.cni_server import Serve, serve_one
 from felix_shim.cni_workers import ASK, BEGIN, MESSAGE
-from libtortie.jsonlog import Level, level_of
+from libtortie.jsonlog import Level, bridge_logging, level_of
 
 ABREAST = 2
 """Requests that are at work at once; while one waits for the kernel another has the lock."""
@@ -117,6 +117,7 @@ def work(channel: socket.socket, build: Callable[[Reports], Serve]) -> None:
     if channel.recv(MESSAGE) != BEGIN:
         return
     with _told_to(reports):
+        bridge_logging(reports)
         _work(channel, reports, build(reports))
 
 

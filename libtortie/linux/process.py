@@ -1,5 +1,4 @@
-"""What a process asks of the kernel about itself: to die with its parent, how it is
-called, its threads.
+"""What a process asks of the kernel about itself: to die with its parent, its name, its threads.
 
 prctl(2) has no place in Python's library, hence ctypes.
 """

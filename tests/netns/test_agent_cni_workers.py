@@ -9,8 +9,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -21,10 +22,12 @@ from libtortie.model.keys import Kind
 from libtortie.model.names import host_ifname
 from tests.fakes.agent_world import NAMESPACE, NODE, resource_record
 from tests.fakes.fresh_names import fresh_name
+from tests.fakes.kept_program import alive
 from tests.fakes.node_process import DEADLINE, NodeProcess, ip, until
 from tests.netns.test_agent_cni import ask
 
 pytestmark = pytest.mark.root
+Crowds = TypeVar("Crowds", bound="Crowd")
 PODS = ("one", "other", "third")
 
 
@@ -84,21 +87,27 @@ class Crowd:
         return calls
 
 
-@pytest.fixture
-def crowd(tmp_path: Path) -> Iterator[Crowd]:
-    node = NodeProcess(tmp_path, fresh_name("cw"), cni_workers=1, metrics_port=19091)
+@contextmanager
+def crowd_on(
+    kind: type[Crowds], root: Path, name: str, port: int, *, kept: bool = False
+) -> Iterator[Crowds]:
+    """A node with one worker that serves metrics on a port; at the end nothing of it is left."""
+    node = NodeProcess(root, fresh_name(name), cni_workers=1, metrics_port=port)
+    node.kept = kept
     with ThreadPoolExecutor(len(PODS)) as pool:
         try:
             record = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24"})
             node.store.create(record.key, record.value)
             node.start()
-            yield Crowd(node, pool)
+            yield kind(node, pool)
         finally:
             node.close()
 
 
-def alive(pid: int) -> bool:
-    return Path("/proc", str(pid)).exists()
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[Crowd]:
+    with crowd_on(Crowd, tmp_path, "cw", 19091) as made:
+        yield made
 
 
 def test_what_comes_beside_another_is_served_by_a_worker_and_told_by_the_agent(

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
@@ -18,12 +18,9 @@ from cni_plugin.frame import Response
 from felix_shim.keeper import LONG_LIFE
 from libtortie.errors import Unavailable
 from libtortie.linux.space import MOST_IDLE
-from libtortie.model.keys import Kind
-from tests.fakes.agent_world import resource_record
-from tests.fakes.fresh_names import fresh_name
 from tests.fakes.kept_program import alive, kill
-from tests.fakes.node_process import DEADLINE, NodeProcess, until
-from tests.netns.test_agent_cni_workers import PODS, Crowd
+from tests.fakes.node_process import DEADLINE, until
+from tests.netns.test_agent_cni_workers import PODS, Crowd, crowd_on
 
 pytestmark = pytest.mark.root
 ORDERS = [*permutations(("keeper", "agent", "worker")), ("worker",), ("agent",), ("keeper",)]
@@ -80,16 +77,8 @@ def _end_badly(calls: tuple[Future[Response], ...]) -> None:
 
 @pytest.fixture
 def crowd(tmp_path: Path) -> Iterator[KeptCrowd]:
-    node = NodeProcess(tmp_path, fresh_name("kw"), cni_workers=1, metrics_port=19092)
-    node.kept = True
-    with ThreadPoolExecutor(len(PODS)) as pool:
-        try:
-            record = resource_record(Kind.IP_POOL, "pool", {"cidr": "10.65.0.0/24"})
-            node.store.create(record.key, record.value)
-            node.start()
-            yield KeptCrowd(node, pool)
-        finally:
-            node.close()
+    with crowd_on(KeptCrowd, tmp_path, "kw", 19092, kept=True) as made:
+        yield made
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)

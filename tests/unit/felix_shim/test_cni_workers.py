@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from cni_plugin.calls import LOCK, Call
+from cni_plugin.frame import Response
 from felix_shim import cni_workers
-from felix_shim.cni_worker import Reports, Turns
-from felix_shim.cni_workers import ASK, Worker, Workers, number_of
+from felix_shim.cni_server import Serve
+from felix_shim.cni_worker import Reports, Turns, work
+from felix_shim.cni_workers import ASK, BEGIN, Worker, Workers, number_of
 from tests.fakes.agent_world import RecordingLog
 
 DEADLINE = 60.0
@@ -213,3 +216,20 @@ def test_a_process_with_threads_forks_no_worker() -> None:
     finally:
         over.set()
         other.join()
+
+
+def test_what_libraries_say_in_a_worker_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.send(BEGIN)
+        ours.shutdown(socket.SHUT_WR)
+
+        def build(_: Reports) -> Serve:
+            logging.getLogger("a library").warning("a word")
+            return lambda _: Response(0, b"")
+
+        work(theirs, build)
+        told = json.loads(ours.recv(1 << 16))
+        assert (told["event"], told["level"]) == ("library", "warning")
+        assert "a word" in str(told["fields"])
