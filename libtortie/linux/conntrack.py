@@ -32,8 +32,10 @@ LISTING = Path("/proc/thread-self/net/nf_conntrack")
 _NETLINK_NETFILTER = 12
 _MOST_LISTED = 1000
 """Entries up to which procfs is read: older kernels begin anew with each page of it."""
-_READINGS = 3
-"""Of the listing, at most, where entries went meanwhile."""
+_READINGS = 4
+"""Of the listing, at most, where entries come and go meanwhile."""
+_ONE_PAGE = mmap.PAGESIZE
+"""What is shorter the kernel has listed in one go."""
 _DATAGRAM = min(mmap.PAGESIZE, 8192)
 """The least in which the kernel prepares a dump: some 18 entries, 0.4 ms at 1,000 and less with
 more, where 64 KiB take 2 ms."""
@@ -76,17 +78,21 @@ class Conntrack:
     def _listed(self, wanted: Collection[IPAddress], count: int) -> list[memoryview] | None:
         """Entries of which procfs knows; None where it lists nothing.
 
-        A kernel that begins anew with each page passes over one entry for each that went
-        meanwhile: what is less than there was before is read once more.
+        Between two pages the kernel keeps its place by counting, in a bucket's chain or, older
+        ones, from the start: it passes over one entry for each that went meanwhile. So more than
+        one page is read until a reading names nothing new, and what is less than there was before
+        is read once more.
         """
         names: set[FlowTuple] = set()
-        for _ in range(_READINGS):
+        for reading in range(_READINGS):
             try:
                 text = self._run(_read_listing)
             except OSError:
                 return None
-            names |= listed_flows(text, wanted)
-            if text.count("\n") >= count:
+            found = listed_flows(text, wanted)
+            sure = len(text) < _ONE_PAGE or (reading > 0 and found <= names)
+            names |= found
+            if sure and text.count("\n") >= count:
                 break
         asked = (self._one(wire.flow_name(name)) for name in names)
         return [body for body in asked if body is not None]

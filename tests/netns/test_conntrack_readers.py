@@ -266,6 +266,21 @@ def test_where_entries_went_meanwhile_the_listing_is_read_again(
     assert set(map(untimed, table.flows([VM[4]]))) == set(map(untimed, flows))
 
 
+def test_what_one_reading_of_several_pages_passes_over_is_found(
+    table: Conntrack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others came in the place of those that went, there are not fewer than before."""
+    read_by("listed", monkeypatch)
+    for flow in (tcp(1), *map(stranger, range(1, 41))):
+        assert table.create(flow)
+    whole = conntrack._read_listing
+    instead = itertools.chain(["192.0.2.77"], itertools.repeat(str(VM[4])))
+    monkeypatch.setattr(
+        conntrack, "_read_listing", lambda: whole().replace(str(VM[4]), next(instead))
+    )
+    assert [flow.original for flow in table.flows([VM[4]])] == [tcp(1).original]
+
+
 def test_what_is_listed_and_gone_is_not_told(
     table: Conntrack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,7 +192,7 @@ def test_its_statistics_are_read_in_any_language(
     assert job.memory_total >= MACHINE.memory_mib << 20
     assert job.total_ms is not None
     assert job.downtime_ms is not None
-    assert 0 < job.downtime_ms <= job.total_ms
+    assert job.downtime_ms <= job.total_ms  # an idle guest's rounds down to 0
     assert job.data_processed == pytest.approx(carried(bench, DIRECT)[1], rel=0.05)
     for language in languages:
         translated = bench.target.virsh(*words, env=language)
