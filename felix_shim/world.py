@@ -307,7 +307,7 @@ class World:
         local = self.roster.of_key(key)
         if local is None:
             return
-        self.roster.remove(local)
+        self.roster.remove(local, begun=local.id not in self.due.newcomers)
         self._tell("endpoint_removed", local.endpoint)
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
