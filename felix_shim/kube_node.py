@@ -33,6 +33,8 @@ READY = "TortieReady"
 """Our own condition, for whoever wants to tell our agent from Calico's."""
 RETRY_SECONDS = 5.0
 ABSENT_SECONDS = 30.0
+LOOK_SECONDS = 60.0
+"""Between two looks at what was said: a Node that was deleted and registered anew lacks it."""
 _KUBE_SYSTEM = "kube-system"
 
 
@@ -145,16 +147,16 @@ class NodeCondition:
     name: str
     log: Log
     now: Callable[[], datetime]
+    look_seconds: float = LOOK_SECONDS
     _stop: threading.Event = field(default_factory=threading.Event)
     _leaves: bool = False
     _said: bool = False
     _complaint: str = ""
 
     def run(self) -> None:
-        """Until it is said, forbidden, or time to stop; an orderly stop is said too."""
-        while (delay := self.attempt()) and not self._stop.wait(delay):
+        """See that it is said, until it is time to stop; an orderly stop is said too."""
+        while not self._stop.wait(self.attempt() or self.look_seconds):
             pass
-        self._stop.wait()
         if self._leaves and self._said:
             self._tell(up=False)
 
@@ -168,7 +170,8 @@ class NodeCondition:
         self._stop.set()
 
     def attempt(self) -> float:
-        """One attempt to say that the node is up; seconds until the next, 0 for none."""
+        """Say that the node is up, if the Node does not; seconds until the next attempt, 0 where
+        none is needed or would be of use soon."""
         return self._tell(up=True)
 
     def _tell(self, *, up: bool) -> float:
@@ -184,7 +187,7 @@ class NodeCondition:
                 )
                 reason = UP if up else DOWN
                 self.log.info("node_condition_set", condition=CONDITION, reason=reason)
-            self._said = up
+            self._said, self._complaint = up, ""
         except NotFound as error:
             return self._complain(error, ABSENT_SECONDS)
         except Unavailable as error:

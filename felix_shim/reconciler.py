@@ -284,7 +284,9 @@ class Reconciler:
         local = self._world.roster.get(endpoint)
         if local is None:
             return
-        known = self._recalled().of(local.id, local.endpoint.container_id)
+        known = self._world.roster.parted(local) or self._recalled().of(
+            local.id, local.endpoint.container_id
+        )  # what was saved before the start is older than what went since
         if self._identity.kube and local.endpoint.vm is not None:
             present = [route for dst in local.destinations for route in self._routes.actual(dst)]
             settings, interface = self._world.settings, local.endpoint.interface

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import TypeVar
 
 from felix_shim.migration import Machine
-from felix_shim.model import Endpoint, EndpointId
+from felix_shim.model import Endpoint, EndpointId, same_sandbox
 from libtortie.model.ipam import IPAddress
 from libtortie.model.keys import IPNetwork, Key
 
@@ -48,12 +48,17 @@ class Local:
         return self.endpoint.id
 
 
+MOST_PARTED = 1024
+"""Endpoints that are remembered after they went: a store may lose one and give it back."""
+
+
 @dataclass(slots=True)
 class Roster:
     """All local endpoints. Two stored keys never share an endpoint id: the later one wins."""
 
     _by_id: dict[EndpointId, Local] = field(default_factory=dict)
     _by_key: dict[Key, EndpointId] = field(default_factory=dict)
+    _parted: dict[EndpointId, Local] = field(default_factory=dict)
     _by_address: defaultdict[IPAddress, set[EndpointId]] = field(
         default_factory=lambda: defaultdict(set)
     )
@@ -95,6 +100,11 @@ class Roster:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def parted(self, local: Local) -> Local | None:
+        """The same sandbox's endpoint as it was when it went, if it did."""
+        known = self._parted.get(local.id)
+        return known if known and same_sandbox(known.endpoint, local.endpoint) else None
+
     def add(self, local: Local) -> None:
         """Take an endpoint in, in place of one of the same id or key."""
         for known in (self.get(local.id), self.of_key(local.key)):
@@ -108,10 +118,15 @@ class Roster:
         if vm := local.endpoint.vm:
             self._by_vmi[vm.namespace, vm.vmi_name].add(local.id)
 
-    def remove(self, local: Local) -> None:
-        """Take an endpoint out; one that is not in is left alone."""
+    def remove(self, local: Local, *, begun: bool = False) -> None:
+        """Take an endpoint out, to be remembered if it had `begun`; one not in is left alone."""
         if self._by_id.get(local.id) is not local:
             return
+        self._parted.pop(local.id, None)
+        if begun:
+            self._parted[local.id] = local
+        if len(self._parted) > MOST_PARTED:
+            del self._parted[next(iter(self._parted))]
         del self._by_id[local.id]
         self._by_key.pop(local.key, None)
         for address in local.endpoint.destinations:

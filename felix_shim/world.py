@@ -307,7 +307,7 @@ class World:
         local = self.roster.of_key(key)
         if local is None:
             return
-        self.roster.remove(local)
+        self.roster.remove(local, begun=local.id not in self.due.newcomers)
         self._tell("endpoint_removed", local.endpoint)
         self.due.newcomers.discard(local.id)
         self.due.endpoints.discard(local.id)
@@ -390,6 +390,8 @@ class World:
     def network(self, event: NetworkEvent) -> None:
         """A link or a route changed."""
         match event:
+            case LinkChanged(Link(i, name)) | LinkGone(name, i) if i < self.links_up.get(name, 0):
+                pass  # a survey found the next link of that name before this was heard
             case LinkChanged(link):
                 self._link(link)
             case LinkGone(name=name):

@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum, auto
@@ -331,7 +332,9 @@ class EventSender:
             return
         for attempt in range(ATTEMPTS):
             try:
-                self._send(told)
+                if not self._counted_up(told):
+                    told = told if told.series.count == 1 else self.correlator.anew(told)
+                    self._create(told)
             except Unavailable as error:
                 if attempt < ATTEMPTS - 1 and self._pause():
                     continue
@@ -343,19 +346,22 @@ class EventSender:
                 self._complaint = ""
             return
 
-    def _send(self, told: Told) -> None:
+    def _counted_up(self, told: Told) -> bool:
+        """Whether the Event that a repeat is one of is there, and says so now."""
+        if told.series.count == 1:
+            return False
         namespace = told.notice.about.namespace or "default"
-        if told.series.count > 1:
-            try:
-                self.kube.patch(KubeEvent, told.series.name, namespace, event_patch(told))
-                return
-            except NotFound:
-                told = self.correlator.anew(told)
-        body = event_body(told, component=self.component, instance=self.instance, host=self.host)
         try:
+            self.kube.patch(KubeEvent, told.series.name, namespace, event_patch(told))
+        except NotFound:
+            return False
+        return True
+
+    def _create(self, told: Told) -> None:
+        """Every attempt is of one name, so that one whose answer was lost is not told twice."""
+        body = event_body(told, component=self.component, instance=self.instance, host=self.host)
+        with suppress(AlreadyExists):
             self.kube.create(KubeEvent, body)
-        except AlreadyExists:
-            return  # an attempt whose answer was lost
 
     def _pause(self) -> bool:
         """Wait before another attempt; False when it is time to stop."""

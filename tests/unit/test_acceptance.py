@@ -58,7 +58,12 @@ def test_a_test_that_says_its_row_is_that_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "least"), [("The state machine, and beyond", 20), ("Field reports", 40)]
+    ("heading", "least"),
+    [
+        ("Live migration as asked for", 16),
+        ("The state machine, and beyond", 20),
+        ("Field reports", 40),
+    ],
 )
 def test_every_row_is_asked_by_a_test(heading: str, least: int) -> None:
     table = rows(heading)

@@ -22,6 +22,7 @@ from libtortie.errors import InvalidInput, Unauthorized, Unavailable
 from libtortie.kube.objects import KubeNode
 from tests.fakes.agent_world import RecordingLog
 from tests.fakes.kube import FakeKube
+from tests.fakes.node_process import until
 
 NOW = datetime(2026, 8, 22, 13, 30, tzinfo=UTC)
 
@@ -75,6 +76,34 @@ def test_the_node_is_told_once_and_other_conditions_stay(
 def told(kube: FakeKube) -> dict[str, tuple[str, str]]:
     conditions = kube.api.get(kube._kind(KubeNode), "", "n1")["status"]["conditions"]
     return {one["type"]: (one["status"], one["reason"]) for one in conditions}
+
+
+def test_a_node_that_was_registered_anew_is_told_again(
+    condition: NodeCondition, kube: FakeKube
+) -> None:
+    condition.look_seconds = 0.01
+    thread = threading.Thread(target=condition.run)
+    thread.start()
+    try:
+        until("told", lambda: told(kube).get("TortieReady") == ("True", "AgentReady"))
+        fresh = [{"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated"}]
+        kube.put(node(fresh, [("InternalIP", "192.0.2.1")]), KubeNode)
+        until("told again", lambda: told(kube).get("TortieReady") == ("True", "AgentReady"))
+        assert told(kube)["NetworkUnavailable"] == ("False", "CalicoIsUp")
+    finally:
+        condition.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_what_goes_wrong_again_after_it_went_right_is_told_again(
+    condition: NodeCondition, kube: FakeKube, log: RecordingLog
+) -> None:
+    for _ in range(2):
+        kube.fail(Unavailable("away"), verb="get")
+        assert condition.attempt() == RETRY_SECONDS
+        assert condition.attempt() == 0
+    assert len(log.of("node_condition_not_set")) == 2
 
 
 def test_an_orderly_stop_keeps_new_pods_away_and_the_next_start_lets_them_come(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from felix_shim.cluster import FELIX
+from felix_shim.cluster import ENDPOINTS, FELIX
+from felix_shim.events import Stored, Unstored
 from felix_shim.migration import State
 from libtortie.model.keys import Kind
 from tests.fakes.agent_world import (
@@ -179,3 +180,37 @@ def test_a_route_that_was_an_ordinary_one_raises_no_pod() -> None:
     fresh.start(web, lists={FELIX: (settings,)})
     assert fresh.state("web") is State.BASE
     assert fresh.metrics("web") == [2048]
+
+
+def lost_and_given_back(bench: Bench) -> None:
+    """The store loses the target's record for a moment."""
+    record = endpoint_record("tgt", migration="m1")
+    bench.tell(Unstored(ENDPOINTS, record.key))
+    assert bench.metrics("tgt") == []
+    bench.tell(Stored(ENDPOINTS, record))
+
+
+def test_a_record_that_comes_back_finds_its_machine_as_it_was() -> None:
+    bench = target_bench()
+    bench.sign("tgt")
+    lost_and_given_back(bench)
+    assert (bench.state("tgt"), bench.metrics("tgt")) == (State.LIVE, [512])
+    succeed(bench)
+    lost_and_given_back(bench)
+    assert (bench.state("tgt"), bench.metrics("tgt")) == (State.TIME_WAIT, [512])
+    bench.advance(CONVERGENCE + 1)
+    assert (bench.state("tgt"), bench.metrics("tgt")) == (State.BASE, [1024])
+    lost_and_given_back(bench)
+    assert (bench.state("tgt"), bench.metrics("tgt")) == (State.BASE, [1024])
+
+
+def test_what_was_saved_before_the_start_does_not_come_back_with_a_record() -> None:
+    old = target_bench()
+    old.sign("tgt")
+    bench = again(old)
+    done = migration("m1", "Succeeded", source="src", target="tgt")
+    bench.kube_in_sync(done, instance(NODE))
+    bench.advance(CONVERGENCE + 1)
+    bench.vanished(done, instance(NODE))
+    lost_and_given_back(bench)
+    assert (bench.state("tgt"), bench.metrics("tgt")) == (State.BASE, [1024])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from felix_shim.cluster import ENDPOINTS
@@ -9,7 +11,7 @@ from felix_shim.events import Done, NetworkChanged, Stored, Surveyed
 from felix_shim.lanes import perform
 from felix_shim.outlets import POLICY
 from felix_shim.reconciler import RESYNC_SECONDS
-from libtortie.linux.port import Link, LinkChanged
+from libtortie.linux.port import Link, LinkChanged, LinkGone, NetworkEvent
 from libtortie.model.names import host_ifname
 from tests.fakes.agent_world import NAMESPACE, Bench, endpoint_record
 
@@ -132,6 +134,31 @@ def test_an_older_survey_does_not_make_a_link_another_one(bench: Bench) -> None:
     assert local.wire is wire
     assert bench.kernel.read_sysctl(PROXY_ARP) == "1"
     assert STATUS in bench.status
+
+
+@pytest.mark.parametrize("news", ["gone", "down"])
+def test_an_end_that_is_told_late_is_not_the_new_links(bench: Bench, news: str) -> None:
+    """A survey, on a thread of its own, may find the new link before the old one's end is heard."""
+    bench.tell(Stored(ENDPOINTS, endpoint_record("web", vm=False)))
+    old = bench.kernel.link(HOST)
+    assert isinstance(old, Link)
+    make_anew(bench)
+    bench.events.drain()  # still on their way
+    bench.tell(Surveyed(bench.clock.now, bench.kernel.links(), bench.kernel.routes(version=4)))
+    (local,) = bench.reconciler.world.roster.on_interface(HOST)
+    wire, index = local.wire, bench.reconciler.world.links_up[HOST]
+    assert index > old.ifindex
+    late: NetworkEvent = LinkGone(HOST, old.ifindex)
+    if news == "down":
+        late = LinkChanged(replace(old, up=False))
+    bench.tell(NetworkChanged(late))
+    assert local.wire is wire
+    assert bench.reconciler.world.links_up[HOST] == index
+    assert STATUS in bench.status
+    assert bench.metrics("web") == [1024]
+    bench.tell(NetworkChanged(LinkGone(HOST, index)))
+    assert HOST not in bench.reconciler.world.links_up
+    assert bench.status == {}
 
 
 def sysctls_looked_at(bench: Bench) -> list[str]:

@@ -223,9 +223,14 @@ def test_a_silent_api_is_tried_again(
     assert (sender.sent, log.lines) == (1, [])
 
 
+@pytest.mark.parametrize("repeat", [False, True])
 def test_an_attempt_whose_answer_was_lost_is_not_told_twice(
-    kube: FakeKube, sender: EventSender
+    kube: FakeKube, sender: EventSender, repeat: bool
 ) -> None:
+    if repeat:  # of one that has expired
+        sender.tell(RAISED)
+        sender.send_next()
+        kube.delete(KubeEvent, events(kube)[0]["metadata"]["name"], "shop")
     real = kube.create
 
     def create(*words: Any) -> Any:
