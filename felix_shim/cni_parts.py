@@ -103,7 +103,7 @@ def _open(config: NodeConfig, reports: Reports) -> Opened:
         except Unavailable as error:
             reports.warning("datastore_unavailable", reason=first_line(error))
             time.sleep(RETRY_SECONDS)
-    annals = Annals(config.node, _now, Spool(config.history_file).append)
+    annals = Annals(config.node, _now, Spool(config.history_file, log=reports).append)
     return Opened(
         store=store,
         kube=None if api is None else HttpKubeClient(api),

@@ -18,7 +18,7 @@ from cni_plugin.calls import Call
 from cni_plugin.frame import Request, Response
 from felix_shim.cni_server import Serve, serve_one
 from felix_shim.cni_workers import ASK, BEGIN, MESSAGE
-from libtortie.jsonlog import Level, bridge_logging, level_of
+from libtortie.jsonlog import Level, bridge_logging, level_of, plain
 
 ABREAST = 2
 """Requests that are at work at once; while one waits for the kernel another has the lock."""
@@ -73,7 +73,7 @@ class Reports:
     def _line(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
         """What is too long for a message is told in part: the agent could not read a cut one."""
         longest = _LONGEST
-        told = {name: _text(value) for name, value in fields.items()}
+        told = {name: _text(plain(value)) for name, value in fields.items()}
         while True:
             told = {k: v[:longest] if isinstance(v, str) else v for k, v in told.items()}
             report = _encode({"level": level, "event": event, "fields": told})

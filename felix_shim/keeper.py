@@ -44,11 +44,12 @@ KEEPER_NAME, AGENT_NAME = "tortie-keeper", "tortie-node"
 @dataclass(frozen=True, slots=True)
 class Ended:
     """An agent's end: its exit status, below zero the signal that killed it; the seconds that it
-    lived; and the signals that it was passed."""
+    lived; the signals that it was passed; and its pid, 0 where it could not begin."""
 
     status: int
     lived: float
     passed: frozenset[int] = frozenset()
+    pid: int = 0
 
     @property
     def words(self) -> str:
@@ -135,16 +136,13 @@ def keep(log: Log | None = None) -> Past:
     call_process(KEEPER_NAME)
     past, quick = Past(), 0
     while True:
-        began = time.monotonic()
-        pid = _fork(mask)
-        if pid == 0:
+        ended = one_life(mask, waited, log)
+        if ended is None:
             return past
-        status, passed = _attend(pid, waited)
-        ended = Ended(status, time.monotonic() - began, passed)
         verdict = decide(ended, quick)
-        told = {"pid": pid, "how": ended.words, "seconds": round(ended.lived, 1)}
+        told = {"pid": ended.pid, "how": ended.words, "seconds": round(ended.lived, 1)}
         if isinstance(verdict, Over):
-            if not passed and status != REFUSED:  # which the agent itself has told
+            if not ended.passed and ended.status != REFUSED:  # which the agent itself has told
                 log.error("agent_given_up", **told)
             raise SystemExit(verdict.status)
         log.warning("agent_died", **told, pause_seconds=verdict.pause)
@@ -153,6 +151,23 @@ def keep(log: Log | None = None) -> Past:
         if tuple(map(_stamp, files)) != code:
             _begin_anew(mask, log)
         past, quick = Past(past.agents + 1, ended.words), verdict.quick
+
+
+def one_life(mask: Iterable[int], waited: set[signal.Signals], log: Log) -> Ended | None:
+    """Begin an agent and attend to it until its end; None in the agent itself.
+
+    One that cannot begin, because the machine has no process or memory left, is as one that died.
+    """
+    began = time.monotonic()
+    try:
+        pid = _fork(mask)
+    except OSError as error:
+        log.error("agent_not_begun", reason=first_line(error))
+        return Ended(CRASHED, 0.0)
+    if pid == 0:
+        return None
+    status, passed = _attend(pid, waited)
+    return Ended(status, time.monotonic() - began, passed, pid)
 
 
 def _ignored() -> set[signal.Signals]:

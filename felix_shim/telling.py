@@ -52,7 +52,7 @@ def keep_history(
     """What becomes of addresses and migrations, by way of this node's spool."""
     steady = SteadyClock(lambda: now().timestamp(), time.monotonic)
     alone = config.datastore_type == "sqlite"
-    spool = Spool(config.history_file)
+    spool = Spool(config.history_file, log=log)
     keeper = HistoryKeeper(store, spool, config.node, log, steady, prunes=alone)
     log.listen(keeper.hear)
     telemetry.reached = keeper.reached

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from libtortie.datastore.port import Datastore
-from libtortie.errors import AlreadyExists, NotFound, TortieError, first_line
+from libtortie.errors import (
+    AlreadyExists,
+    InvalidInput,
+    Malformed,
+    NotFound,
+    TortieError,
+    first_line,
+)
 from libtortie.kube.port import NotServed
 from libtortie.model.history import Fact, Facts, Lane, What
 from libtortie.model.ipam import IPAddress
@@ -78,20 +85,41 @@ def _fits(
     return of_vm and of_address and (since is None or fact.at >= since)
 
 
-def keep(store: Datastore, facts: Sequence[Fact], origin: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A fact that no datastore takes as it is, and why."""
+
+    fact: Fact
+    reason: str
+
+
+def keep(store: Datastore, facts: Sequence[Fact], origin: str) -> tuple[Refusal, ...]:
     """Store facts, the same `origin` and facts only once however often it is repeated.
 
-    Raises what the datastore raises; what was stored before stays.
+    Returns those that the datastore refuses for what they are (`InvalidInput`, `Malformed`), which
+    keep no others from it. Raises what else it raises; what was stored before stays.
     """
+    refused: list[Refusal] = []
     for lane in Lane:
         mine = [fact for fact in facts if fact.lane is lane]
         for begin in range(0, len(mine), PORTION):
-            part = tuple(mine[begin : begin + PORTION])
-            name = record_name(part[0].at, f"{part[0].by} {origin} {lane} {begin}")
-            try:
-                store.create(HistoryKey(lane, name), Facts(part))
-            except AlreadyExists:
-                continue
+            refused += _put(store, lane, mine[begin : begin + PORTION], f"{origin} {lane} {begin}")
+    return tuple(refused)
+
+
+def _put(store: Datastore, lane: Lane, part: Sequence[Fact], origin: str) -> list[Refusal]:
+    """One record; where it is refused, one of each fact."""
+    name = record_name(part[0].at, f"{part[0].by} {origin}")
+    try:
+        store.create(HistoryKey(lane, name), Facts(tuple(part)))
+    except AlreadyExists:
+        return []
+    except (InvalidInput, Malformed) as error:
+        if len(part) == 1:
+            return [Refusal(part[0], first_line(error))]
+        singly = (_put(store, lane, [one], f"{origin} {at}") for at, one in enumerate(part))
+        return [one for refused in singly for one in refused]
+    return []
 
 
 def record_name(at: datetime, origin: str) -> str:
@@ -153,8 +181,8 @@ def pruned(store: Datastore, now: datetime, bounds: Bounds | None = None) -> str
 class Direct:
     """Facts of a program that runs beside no agent: gathered, and stored by `flush`.
 
-    A kill loses what was not flushed. `trouble` is why the last flush stored nothing; what it was
-    to store is then given up, so that nothing grows.
+    A kill loses what was not flushed. `trouble` is why the last flush did not store all; that is
+    then given up, so that nothing grows.
     """
 
     store: Datastore
@@ -176,11 +204,11 @@ class Direct:
             return
         self._flushed += 1
         try:
-            keep(self.store, facts, f"{self.origin} {self._flushed}")
+            refused = keep(self.store, facts, f"{self.origin} {self._flushed}")
         except TortieError as error:
             self.trouble = first_line(error)
         else:
-            self.trouble = ""
+            self.trouble = refused[0].reason if refused else ""
 
 
 # -- in words --------------------------------------------------------------------------------------

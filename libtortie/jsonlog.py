@@ -109,7 +109,7 @@ class JsonLog:
         }
         if self._node:
             line["node"] = self._node
-        line.update({name: _plain(value) for name, value in fields.items()})
+        line.update({name: plain(value) for name, value in fields.items()})
         text = json.dumps(line, ensure_ascii=False, default=str)
         with self._lock:
             try:
@@ -168,11 +168,12 @@ def open_log(path: str, level: Level, node: str, limits: Limits | None = None) -
         raise InvalidInput(f"log_file {path}: {error}") from error
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """A field's value as JSON has it: names as text, what has no form of its own as well."""
     if value is None or isinstance(value, bool | int | float | str):
         return str(value) if isinstance(value, str) else value
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value)

@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 import pytest
 
@@ -187,8 +188,10 @@ def test_a_line_that_is_too_long_for_a_message_is_told_in_part(agent: Agent) -> 
     reports = Reports(agent.ends[0])
     reports.error("cni_error", error="\u00e9" * 100_000, reason="\U0001f408" * 100_000)
     reports.event("cni_add", addresses=["10.65.0.1"], found=["\u00e9" * 9] * 9_000)
+    reports.warning("cni_slow", phases={("setns", 1): 0.5, ip_address("10.65.0.2"): {2}})
     agent.lose(0)
-    (_, first), (_, second) = agent.log.lines[:2]
+    (_, first), (_, second), (_, third) = agent.log.lines[:3]
+    assert third["phases"] == {"('setns', 1)": 0.5, "10.65.0.2": [2]}
     for text in (first["error"], first["reason"], second["found"]):
         assert isinstance(text, str)
         assert len(text) > 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import signal
 from itertools import pairwise
@@ -20,8 +22,10 @@ from felix_shim.keeper import (
     Over,
     Past,
     decide,
+    one_life,
     program_files,
 )
+from tests.fakes.agent_world import RecordingLog
 
 KILLED = -int(signal.SIGKILL)
 TERM = int(signal.SIGTERM)
@@ -65,6 +69,22 @@ def test_one_that_was_told_to_stop_is_never_followed(status: int, ends: int) -> 
     """Dying of the very signal is obeying it, before the agent can do so in order."""
     assert decide(Ended(status, 0.0, frozenset({TERM})), 0) == Over(ends)
     assert decide(Ended(status, 99.0, frozenset({TERM})), 0) == Over(ends)
+
+
+def test_an_agent_that_the_machine_has_no_process_for_is_as_one_that_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", none_left)
+    log = RecordingLog()
+    ended = one_life(set(), set(), log)
+    assert ended == Ended(CRASHED, 0.0)
+    assert log.of("agent_not_begun") == [
+        {"reason": f"[Errno {errno.EAGAIN}] Resource temporarily unavailable"}
+    ]
+    assert decide(ended, 0) == Another(0.0, 1)
 
 
 def test_words() -> None:

@@ -33,6 +33,7 @@ from libtortie.history_spool import Spool, read_facts
 from libtortie.model.history import Fact, Facts, Lane, Step, What, from_wire, to_wire
 from libtortie.model.keys import History, HistoryKey, Key
 from libtortie.past_migrations import migrations
+from tests.fakes.agent_world import RecordingLog
 
 NOW = datetime(2026, 8, 22, 13, 30, 0, 125000, tzinfo=UTC)
 ADDRESS = ip_address("10.65.0.7")
@@ -284,11 +285,20 @@ def test_a_spool_of_anything_is_read(data: bytes) -> None:
 
 
 def test_a_full_spool_takes_nothing_more_and_counts(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "history.spool", most=1000)
+    log = RecordingLog()
+    spool = Spool(tmp_path / "history.spool", most=1000, log=log)
     for _ in range(100):
         spool.append([fact()])
     assert spool.path.stat().st_size <= 1000
     assert 0 < spool.lost < 100
+    (told,) = log.of("history_lost")
+    assert told["file"] == str(spool.path)
+    spool.drain(MemoryDatastore())
+    spool.append([fact()] * 99)
+    assert len(log.of("history_lost")) == 1, "the same trouble"
+    spool.append([fact()])
+    spool.append([fact()] * 99)
+    assert len(log.of("history_lost")) == 2
 
 
 def test_a_directory_that_is_not_there_raises_nothing(tmp_path: Path) -> None:
