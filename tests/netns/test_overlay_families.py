@@ -125,7 +125,6 @@ def traced(node: OverlayNode) -> Iterator[Callable[[], list[str]]]:
         command = ["ip", "-n", node.name, "monitor", "route"]
         process = subprocess.Popen(command, stdout=out)
         try:
-            node.ip("route", "add", "blackhole", "192.0.2.1")
             until("it listens", lambda: _marked(node, file))
             yield lambda: file.read_text().splitlines()
         finally:
@@ -134,8 +133,10 @@ def traced(node: OverlayNode) -> Iterator[Callable[[], list[str]]]:
 
 
 def _marked(node: OverlayNode, file: Path) -> bool:
-    """Whether the trace has one of our own changes by now."""
-    node.ip("route", "replace", "blackhole", "192.0.2.1")
+    """Whether the trace has one of our own changes by now. The kernel tells of no route that is
+    replaced by its like."""
+    for change in ("add", "del"):
+        node.ip("route", change, "blackhole", "192.0.2.1")
     return "192.0.2.1" in file.read_text()
 
 
