@@ -158,13 +158,14 @@ def one_life(mask: Iterable[int], waited: set[signal.Signals], log: Log) -> Ende
 
     One that cannot begin, because the machine has no process or memory left, is as one that died.
     """
-    began = time.monotonic()
+    keeper, began = os.getpid(), time.monotonic()
     try:
-        pid = _fork(mask)
+        pid = os.fork()
     except OSError as error:
         log.error("agent_not_begun", reason=first_line(error))
         return Ended(CRASHED, 0.0)
     if pid == 0:
+        _become_agent(keeper, mask)
         return None
     status, passed = _attend(pid, waited)
     return Ended(status, time.monotonic() - began, passed, pid)
@@ -175,21 +176,17 @@ def _ignored() -> set[signal.Signals]:
     return {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
 
 
-def _fork(mask: Iterable[int]) -> int:
-    """The agent's pid, and 0 in the agent, which has its signals as the keeper had them once.
+def _become_agent(keeper: int, mask: Iterable[int]) -> None:
+    """In the new process: die with its keeper, and have the signals that it had once.
 
     Its process group is its own: what a terminal sends to both would count twice.
     """
-    keeper = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        if not die_with(keeper):
-            os._exit(CRASHED)
-        os.setpgid(0, 0)
-        call_process(AGENT_NAME)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return pid
+    if not die_with(keeper):
+        os._exit(CRASHED)
+    os.setpgid(0, 0)
+    call_process(AGENT_NAME)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _attend(pid: int, waited: set[signal.Signals]) -> tuple[int, frozenset[int]]:

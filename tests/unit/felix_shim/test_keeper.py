@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from felix_shim import agent
+from felix_shim import agent, keeper
 from felix_shim.keeper import (
     CRASHED,
     LONG_LIFE,
@@ -85,6 +85,19 @@ def test_an_agent_that_the_machine_has_no_process_for_is_as_one_that_died(
         {"reason": f"[Errno {errno.EAGAIN}] Resource temporarily unavailable"}
     ]
     assert decide(ended, 0) == Another(0.0, 1)
+
+
+def test_an_agent_that_fails_on_its_first_steps_is_no_second_keeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fork", lambda: 0)
+    monkeypatch.setattr(keeper, "die_with", lambda _: True)
+    monkeypatch.setattr(os, "setpgid", refused)
+    with pytest.raises(PermissionError):
+        one_life(set(), set(), RecordingLog())
 
 
 def test_words() -> None:
